@@ -1,4 +1,4 @@
-"""From a broadcast plan to a whole AllReduce: the reduce half is the broadcast half walked backwards in time."""
+"""From a broadcast plan to a whole AllReduce: the reduce half is the broadcast half, backwards in time."""
 
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -13,11 +13,12 @@ from gnnsched.topology import Topology
 def mirror(topology: Topology, plan: Transfers) -> Transfers:
     """The reduce transfers that ``plan``, an all-gather from time 0, turns into when played backwards.
 
-    ``plan`` was made on ``topology`` where that has opposite links, else on ``topology.reversed()``. Source and
-    target change places, a path is walked from its end over the opposite links (over the same link indices where
-    the plan was made on the reversed network), and a transfer from start to end becomes one from H - end to
-    H - start, H being the plan's makespan. On every link the times in use are the mirrored ones moved by that
-    link's latency, the same for all its transfers, so a plan within the bandwidths stays within them.
+    ``plan`` was made on ``topology`` where that has opposite links, else on ``topology.reversed()``.
+    Source and target change places, a path is walked from its end over the opposite links (over the same
+    link indices where the plan was made on the reversed network), and a transfer from start to end becomes
+    one from H - end to H - start, H being the plan's makespan. On every link the times in use are the
+    mirrored ones moved by that link's latency, the same for all its transfers, so a plan within the
+    bandwidths stays within them.
 
     Returns transfers in order of their start.
     """
@@ -54,8 +55,8 @@ def join_halves(
 ) -> Schedule:
     """The AllReduce that mirrors ``reduce_plan`` and then runs ``broadcast_plan``.
 
-    Both are all-gather plans from time 0 out of the same ``roots`` (node index per chunk): ``broadcast_plan`` on
-    ``topology``, ``reduce_plan`` as ``mirror`` expects it. They may be the same object.
+    Both are all-gather plans from time 0 out of the same ``roots`` (node index per chunk):
+    ``broadcast_plan`` on ``topology``, ``reduce_plan`` as ``mirror`` expects it. They may be the same object.
     """
     reduce = mirror(topology, reduce_plan)
     turn = float(reduce.end.max()) if len(reduce) else 0.0
@@ -84,9 +85,9 @@ def allreduce_from_broadcast(
 ) -> Schedule:
     """The AllReduce on ``topology`` whose halves are the all-gather plans that ``plan_for`` makes.
 
-    ``plan_for(network)`` returns an all-gather of all chunks from ``roots`` on ``network``, from time 0, all of it
-    in the broadcast phase. It is called once where each link has an opposite of equal bandwidth and latency, and a
-    second time with ``topology.reversed()`` for the reduce half where some link has none.
+    ``plan_for(network)`` returns an all-gather of all chunks from ``roots`` on ``network``, from time 0, all
+    of it in the broadcast phase. It is called once where each link has an opposite of equal bandwidth and
+    latency, and a second time with ``topology.reversed()`` for the reduce half where some link has none.
     """
     broadcast_plan = plan_for(topology)
     reduce_plan = broadcast_plan if topology.opposite is not None else plan_for(topology.reversed())
