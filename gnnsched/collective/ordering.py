@@ -1,0 +1,71 @@
+"""Compiled orderings that verifier and simulator share: transfers per chunk, occupancies per link, by time."""
+
+import numpy as np
+from numba import njit
+from numpy.typing import NDArray
+
+
+@njit(cache=True)
+def group_by_key(keys: NDArray, order: NDArray, groups: int) -> tuple[NDArray, NDArray]:
+    """Indices ``order`` sorted by ``keys`` in 0..groups-1, stable: (first position of each, indices)."""
+    first = np.zeros(groups + 1, np.int64)
+    for i in order:
+        first[keys[i] + 1] += 1
+    for g in range(groups):
+        first[g + 1] += first[g]
+    cursor = first[:-1].copy()
+    grouped = np.empty(len(order), np.int64)
+    for i in order:
+        grouped[cursor[keys[i]]] = i
+        cursor[keys[i]] += 1
+    return first, grouped
+
+
+@njit(cache=True)
+def sort_groups(first: NDArray, grouped: NDArray, times: NDArray) -> None:
+    """Sort every group of ``grouped`` by ``times``, in place and stable; sorted groups stay as they are."""
+    for g in range(len(first) - 1):
+        a, b = first[g], first[g + 1]
+        ordered = True
+        for k in range(a + 1, b):
+            if times[grouped[k]] < times[grouped[k - 1]]:
+                ordered = False
+                break
+        if not ordered:
+            part = grouped[a:b].copy()
+            grouped[a:b] = part[np.argsort(times[part], kind="mergesort")]
+
+
+@njit(cache=True)
+def occupancies(
+    path_start: NDArray,
+    path_links: NDArray,
+    latency: NDArray,
+    start: NDArray,
+    order: NDArray,
+    num_links: int,
+) -> tuple[NDArray, NDArray, NDArray, NDArray]:
+    """Every (transfer, hop) as an occupancy of a link, each link's by the time at which they begin.
+
+    ``order`` lists the transfers by start; ties keep its order. Returns (owner: transfer of each occupancy,
+    offset: latency of the links before it, first: per link, grouped: occupancies by link and time). An
+    occupancy's index is that of its link in ``path_links``.
+    """
+    hops = len(path_links)
+    owner = np.empty(hops, np.int64)
+    offset = np.empty(hops)
+    begins = np.empty(hops)
+    in_order = np.empty(hops, np.int64)
+    position = 0
+    for i in order:
+        passed = 0.0
+        for k in range(path_start[i], path_start[i + 1]):
+            owner[k] = i
+            offset[k] = passed
+            begins[k] = start[i] + passed
+            passed += latency[path_links[k]]
+            in_order[position] = k
+            position += 1
+    first, grouped = group_by_key(path_links, in_order, num_links)
+    sort_groups(first, grouped, begins)
+    return owner, offset, first, grouped
