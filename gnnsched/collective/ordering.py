@@ -1,4 +1,4 @@
-"""Compiled orderings that verifier and simulator share: transfers per chunk, occupancies per link, by time."""
+"""Compiled orderings that verifier and simulator share: transfers per chunk and occupancies per link."""
 
 import numpy as np
 from numba import njit

@@ -259,21 +259,21 @@ def _wrong_data(schedule: Schedule, tolerance: float) -> str | None:
         return None
     if fault == _EMPTY:
         return (
-            f"{_describe(schedule, where)}: its source holds no contribution to chunk {chunk} at its start: it "
-            "has not arrived, or was sent on before and would be counted twice"
+            f"{_describe(schedule, where)}: its source holds no contribution to chunk {chunk} at its start: "
+            "it has not arrived, or was sent on before and would be counted twice"
         )
     if fault == _NOT_FINAL:
         if t.source[where] == schedule.roots[chunk]:
             return (
-                f"{_describe(schedule, where)}: the root of chunk {chunk} has {count} of {total} contributions "
-                "at its start"
+                f"{_describe(schedule, where)}: the root of chunk {chunk} has {count} of {total} "
+                "contributions at its start"
             )
         return f"{_describe(schedule, where)}: the final value of chunk {chunk} has not reached its source"
     root = _name(schedule, schedule.roots[chunk])
     if fault == _STRANDED:
         return (
-            f"chunk {chunk}: {count} of {total} contributions are still at {_name(schedule, where)} at the end "
-            f"and never reach the root {root}"
+            f"chunk {chunk}: {count} of {total} contributions are still at {_name(schedule, where)} at the "
+            f"end and never reach the root {root}"
         )
     there = _name(schedule, where)
     return f"chunk {chunk}: its final value never reaches participant {there} from the root {root}"
