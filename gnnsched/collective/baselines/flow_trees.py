@@ -13,9 +13,9 @@ from gnnsched.topology import InputError, Topology
 class FlowTrees:
     """The broadcast trees of all chunks, with the order in which an algorithm sends over their edges.
 
-    ``roots`` int32 (C,): node index of each chunk's root. One entry per tree edge (E,): ``chunk`` int32, ``parent``
-    and ``child`` int32 node indices of servers, ``step`` int64, the algorithm's step; lower steps go first.
-    Each server is the child of at most one edge of a chunk.
+    ``roots`` int32 (C,): node index of each chunk's root. One entry per tree edge (E,): ``chunk`` int32,
+    ``parent`` and ``child`` int32 node indices of servers, ``step`` int64, the algorithm's step; lower steps
+    go first. Each server is the child of at most one edge of a chunk.
     """
 
     roots: NDArray[np.int32]
@@ -39,13 +39,13 @@ def checked_participants(
 
 
 def over_servers(topology: Topology, trees: FlowTrees) -> FlowTrees:
-    """The same trees with every edge replaced by hops between servers that reach each other over switches alone.
+    """The same trees with edges split into hops between servers that reach each other over switches alone.
 
     A hop sequence is a shortest path through servers, another one of the equally short for each chunk. The
-    servers on the way keep the chunk (and, mirrored, reduce on the way), as any server in this model does. The first
-    visit wins: a later edge starts at the last server of its sequence that has the chunk already, and an edge
-    into such a server is dropped, so every server still gets each chunk once. Raises InputError where there
-    is no path at all.
+    servers on the way keep the chunk (and, mirrored, reduce on the way), as any server in this model does.
+    The first visit wins: a later edge starts at the last server of its sequence that has the chunk already,
+    and an edge into such a server is dropped, so every server still gets each chunk once. Raises InputError
+    where there is no path at all.
     """
     pairs, pair = np.unique(
         trees.parent.astype(np.int64) * topology.num_nodes + trees.child, return_inverse=True

@@ -1,7 +1,8 @@
-"""List scheduling of flow trees: an algorithm's steps in order, each as soon as its data and a path are there."""
+"""List scheduling of flow trees: an algorithm's steps in order, each once its data and a path are there."""
 
 from collections.abc import Mapping, Sequence
 from heapq import heappop, heappush
+from typing import Any
 
 import numpy as np
 from numba import njit
@@ -9,7 +10,8 @@ from numpy.typing import NDArray
 
 from gnnsched.collective.baselines.flow_trees import FlowTrees, over_servers
 from gnnsched.collective.baselines.routes import PairPaths, switch_paths
-from gnnsched.collective.schedule import BROADCAST, Transfers
+from gnnsched.collective.mirror import allreduce_from_broadcast
+from gnnsched.collective.schedule import BROADCAST, Schedule, Transfers
 from gnnsched.topology import Topology
 
 # Rates that add up to the bandwidth may exceed it by rounding.
@@ -59,10 +61,10 @@ def _run(
 ) -> tuple[NDArray[np.int64], NDArray[np.float64], NDArray[np.float64]]:
     """Path, start and arrival of each transfer; a transfer's index is its priority, the lowest first.
 
-    ``predecessor`` (E,): the transfer that brings the chunk, -1 where the root sends. Transfers of one server
-    pair share their candidate paths, so only the first waiting one of a pair need ever be tried, and only when
-    one of its links may have come free: each pair with waiting transfers has one wake-up time, a lower bound
-    (bookings only ever push it back).
+    ``predecessor`` (E,): the transfer that brings the chunk, -1 where the root sends. Transfers of one
+    server pair share their candidate paths, so only the first waiting one of a pair need ever be tried, and
+    only when its links may have come free: each pair with waiting transfers has one wake-up time, a lower
+    bound (bookings only ever push it back).
     """
     count, pairs, links = len(pair), len(first) - 1, len(bandwidth)
     chosen = np.full(count, -1, np.int64)
@@ -88,14 +90,14 @@ def _run(
     booked_end, booked_rate = np.empty(room), np.empty(room)
     older = np.arange(1, room + 1)
     unused = 0
-    events = [(0.0, np.int64(0))]  # arrival of transfer i: i; wake-up of pair p: -1 - p
+    events = [(0.0, 0)]  # arrival of transfer i: i; wake-up of pair p: -p - 1
     events.pop()
-    touched = [np.int64(0)]  # pairs that may be able to start a transfer at this event
+    touched = [0]  # pairs that may be able to start a transfer at this event
     touched.pop()
     for p in range(pairs):
         if waiting_start[p + 1] > waiting_start[p]:
             has_wake[p] = True
-            heappush(events, (0.0, np.int64(-1 - p)))
+            heappush(events, (0.0, -p - 1))
     for i in range(count):
         if predecessor[i] < 0:
             _push(waiting, waiting_start[pair[i]], size[pair[i]], i)
@@ -109,7 +111,7 @@ def _run(
         while len(events) > 0 and events[0][0] <= now + tolerance:
             time, what = heappop(events)
             if what < 0:
-                p = -1 - what
+                p = -what - 1
                 has_wake[p] = False
                 if size[p] > 0 and touched_at[p] != event:
                     touched_at[p] = event
@@ -154,7 +156,7 @@ def _run(
             if chosen[i] < 0:
                 if not has_wake[p]:
                     has_wake[p] = True
-                    heappush(events, (wake, np.int64(-1 - p)))
+                    heappush(events, (wake, -p - 1))
                 continue
             path = chosen[i]
             duration = chunk_bytes / path_rate[path]
@@ -189,7 +191,7 @@ def _run(
                     older[released] = unused
                     unused = released
             end[i] = start[i] + ahead + duration
-            heappush(events, (end[i], np.int64(i)))
+            heappush(events, (end[i], i))
             _pop(waiting, waiting_start[p], size[p])
             size[p] -= 1
             if size[p] > 0:
@@ -222,14 +224,14 @@ def list_schedule(
 ) -> Transfers:
     """Broadcast all chunks down ``trees`` from time 0: every transfer as early as the order lets it start.
 
-    At each event (the arrival of a transfer or the release of a link) the transfers whose source holds their
-    chunk are taken in order of step, then chunk, then position in ``trees``; one starts if some candidate path of its
-    server pair is free: each link k has the path's ordinary rate (its smallest bandwidth) left at t + (latency
-    of the links before k). The candidates are up to 8 paths of fewest links, the first free one in an order
-    that differs from pair to pair, as ECMP would spread them; ``own_paths`` (link indices by source and
-    target node) replaces them for some pairs. Pairs without a switch-only path hop over servers
-    (``over_servers``). Bandwidth counts as taken from now on by every transfer that has not ended then, also by one
-    that reaches that link later only.
+    At each event (an arrival, or the moment at which a path comes free) the transfers whose source holds
+    their chunk are taken in order of step, then chunk, then position in ``trees``; one starts if some
+    candidate path of its server pair is free: each link k has the path's ordinary rate (its smallest
+    bandwidth) left at t + (latency of the links before k). The candidates are up to 8 paths of fewest links;
+    the first free one is taken, in an order that differs from pair to pair, as ECMP would spread them.
+    ``own_paths`` (link indices by source and target node) replaces them for some pairs. Pairs without a
+    switch-only path hop over servers (``over_servers``). A link's bandwidth counts as taken by every transfer
+    booked on it that ends later, also by one that begins later.
 
     Returns E transfers, all in the broadcast phase, in order of their start.
     """
@@ -282,4 +284,18 @@ def list_schedule(
         rate=rate[chosen],
         start=start[by_start],
         end=end[by_start],
+    )
+
+
+def list_scheduled_allreduce(
+    topology: Topology, message_bytes: float, trees: FlowTrees, planner: Mapping[str, Any]
+) -> Schedule:
+    """The AllReduce of ``message_bytes`` bytes that list schedules ``trees`` for both halves."""
+    chunk_bytes = message_bytes / len(trees.roots)
+    return allreduce_from_broadcast(
+        topology,
+        message_bytes,
+        trees.roots,
+        lambda network: list_schedule(network, chunk_bytes, trees),
+        planner,
     )

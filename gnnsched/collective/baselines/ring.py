@@ -1,6 +1,7 @@
 """Ring AllReduce, in id order and in a depth-first order of the network; the faster one is kept."""
 
 from collections import defaultdict
+from itertools import pairwise
 
 import networkx as nx
 import numpy as np
@@ -15,7 +16,7 @@ from gnnsched.topology import Topology
 
 
 def ring_trees(ring: NDArray[np.int32], roots: NDArray[np.int32]) -> FlowTrees:
-    """Every chunk travels once round the ``ring`` of participants (N,), from its root: in step s over hop s."""
+    """Every chunk goes once round the ``ring`` of participants (N,), from its root: in step s over hop s."""
     n = len(ring)
     position = np.empty(int(ring.max()) + 1, np.int64)
     position[ring] = np.arange(n)
@@ -26,10 +27,10 @@ def ring_trees(ring: NDArray[np.int32], roots: NDArray[np.int32]) -> FlowTrees:
 
 
 def depth_first_tree(topology: Topology) -> tuple[NDArray[np.int32], dict[int, int]]:
-    """Participants in the order in which a depth-first search meets them, and the search tree (parent by child).
+    """Participants in the order in which a depth-first search meets them, and its tree (parent by child).
 
-    The search starts at the first participant and goes over servers and switches; at each node it takes servers
-    before switches, so that those on one switch follow each other.
+    The search starts at the first participant and goes over servers and switches; at each node it takes
+    servers before switches, so that those on one switch follow each other.
     """
     graph = nx.DiGraph()
     graph.add_nodes_from(range(topology.num_nodes))
@@ -71,7 +72,7 @@ def tree_paths(
             up.pop()
             down.pop()
         nodes = up + down[-2::-1]
-        bundles = [cables.get(ends) for ends in zip(nodes, nodes[1:])]
+        bundles = [cables.get(ends) for ends in pairwise(nodes)]
         known = [bundle for bundle in bundles if bundle]
         if len(known) == len(bundles) > 0 and topology.is_switch[nodes[1:-1]].all():
             widest = min(PATHS_PER_PAIR, max(len(bundle) for bundle in known))
@@ -80,10 +81,10 @@ def tree_paths(
 
 
 def ring(topology: Topology, message_bytes: float, chunks_per_server: int) -> Schedule:
-    """Ring AllReduce: the faster of the rings in input order and in depth-first order over the tree's paths.
+    """Ring AllReduce: the faster of the rings in input order and in depth-first order over tree paths.
 
-    Each participant roots ``chunks_per_server`` chunks. Raises InputError for a message or chunk count that is
-    not positive and where some participant cannot be reached.
+    Each participant roots ``chunks_per_server`` chunks. Raises InputError for a message or chunk count that
+    is not positive and where some participant cannot be reached.
     """
     participants = checked_participants(topology, message_bytes, chunks_per_server)
     roots = np.repeat(participants, chunks_per_server)

@@ -37,7 +37,7 @@ def _shortest_paths(
     in_links: NDArray[np.int32],
     per_pair: int,
 ) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int32]]:
-    """Paths of fewest links from ``origin`` to each target whose inner nodes ``may_cross``: at most ``per_pair``.
+    """Up to ``per_pair`` paths of fewest links from ``origin`` to each target; inner nodes ``may_cross``.
 
     Returns paths per target, links per path, and the links. Where there are more, the chosen ones are spread
     evenly over all of them; the first one differs from pair to pair.
@@ -125,15 +125,15 @@ def _search(
 
 
 def switch_paths(topology: Topology, source: NDArray[np.int32], target: NDArray[np.int32]) -> PairPaths:
-    """Up to 8 shortest paths over switches alone for each pair (source[p], target[p]); none where there is none.
+    """Up to 8 shortest paths over switches alone for each pair (source[p], target[p]), where there are any.
 
-    The pairs come sorted by source.
+    The pairs must come sorted by source.
     """
     return _search(topology, source, target, topology.is_switch)
 
 
 def relay_sequences(topology: Topology, source: int, target: int) -> list[tuple[int, ...]]:
-    """Up to 8 sequences of servers from ``source`` to ``target`` along shortest paths through servers and switches.
+    """Up to 8 sequences of servers from ``source`` to ``target`` along shortest paths, servers crossed too.
 
     Raises InputError where no path leads from one to the other.
     """
