@@ -42,7 +42,7 @@ def nearest(word: str, known: Collection[str], cutoff: float = 0.6) -> str | Non
 
 
 def unknown_key(word: str, known: Collection[str]) -> str:
-    """The sentence that refuses an unknown key: names it, the nearest known one and, failing that, all of them."""
+    """What refuses an unknown key: names it and the nearest known one or, failing that, all of them."""
     near = nearest(word, known)
     hint = f'did you mean "{near}"?' if near else "known keys: " + ", ".join(known)
     return f"unknown key {shown(word)}; {hint}"

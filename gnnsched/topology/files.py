@@ -26,7 +26,7 @@ def read_bytes(path: str | os.PathLike[str]) -> bytes:
 
 
 def write_atomically(path: str | os.PathLike[str], write: Callable[[BinaryIO], object]) -> None:
-    """Let ``write`` fill a temporary file beside ``path``, then rename it, so that no reader sees a part of it.
+    """Let ``write`` fill a temporary file beside ``path``, then rename it: no reader sees a part of it.
 
     Raises InputError when the folder is missing or cannot be written to.
     """

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from gnnsched.topology.errors import InputError
+from gnnsched.topology.errors import InputError, shown
 
 if TYPE_CHECKING:
     import networkx
@@ -19,7 +19,7 @@ NodeId = Hashable
 
 
 def portable_id(node: NodeId) -> Any:
-    """The JSON value of a node id: strings, numbers and booleans stay, tuples become lists, the rest is refused."""
+    """The JSON value of a node id: strings, numbers and booleans stay, tuples become lists."""
     if isinstance(node, tuple):
         return [portable_id(part) for part in node]
     if isinstance(node, np.generic):
@@ -27,7 +27,7 @@ def portable_id(node: NodeId) -> Any:
     if node is None or isinstance(node, str | int | float):
         return node
     raise InputError(
-        f"node {node!r}: an id of type {type(node).__name__} has no JSON form; use a string or number"
+        f"node {shown(node)}: an id of type {type(node).__name__} has no JSON form; use a string or number"
     )
 
 
@@ -35,7 +35,8 @@ def portable_id(node: NodeId) -> Any:
 class Topology:
     """A directed network. Frozen: a change is a new object. Nodes and links are known by their index.
 
-    Shapes: ``n`` nodes, ``m`` directed links (a full-duplex cable is two of them; parallel cables stay apart).
+    Shapes: ``n`` nodes, ``m`` directed links (a full-duplex cable is two of them; parallel cables stay
+    apart).
 
     Attributes
     ----------
@@ -140,12 +141,13 @@ class Topology:
     def from_networkx(graph: "networkx.Graph", name: str | None = None) -> "Topology":
         """The network of a Graph, DiGraph, MultiGraph or MultiDiGraph, checked as every network is.
 
-        An undirected edge is a full-duplex cable, i.e. two links; parallel edges stay apart. Node attributes:
-        ``kind`` ("server", the default, or "switch") and ``participant`` (default true on servers). Edge attributes:
-        ``bandwidth`` (required) and ``latency`` (missing: 0, said in ``warnings``), each text with a unit
-        ("100Gbps", "12.5GB/s", "500ns") or a bare number in the units of the graph attribute ``units``, as in
-        ``graph.graph["units"] = {"bandwidth": "Gbps", "latency": "us"}``; without it, in bytes/s and seconds.
-        Other attributes are left alone, except misspellings of these, which are refused.
+        An undirected edge is a full-duplex cable, i.e. two links; parallel edges stay apart. Node
+        attributes: ``kind`` ("server", the default, or "switch") and ``participant`` (default true on
+        servers). Edge attributes: ``bandwidth`` (required) and ``latency`` (missing: 0, said in
+        ``warnings``), each text with a unit ("100Gbps", "12.5GB/s", "500ns") or a bare number in the units
+        of the graph attribute ``units``, as in ``graph.graph["units"] = {"bandwidth": "Gbps", "latency":
+        "us"}``; without it, in bytes/s and seconds. Other attributes are left alone, except misspellings of
+        these, which are refused.
 
         ``name`` defaults to the graph's. Raises InputError that names the element and the cure.
         """
@@ -154,7 +156,7 @@ class Topology:
         return from_networkx(graph, name)
 
     def to_networkx(self) -> "networkx.MultiDiGraph":
-        """A MultiDiGraph with an edge per link, numbers in bytes/s and seconds; ``from_networkx`` reads it back."""
+        """A MultiDiGraph with an edge per link, in bytes/s and seconds; ``from_networkx`` reads it back."""
         from gnnsched.topology.networkx_graph import to_networkx
 
         return to_networkx(self)
@@ -171,7 +173,7 @@ class Topology:
         is_participant: Sequence[bool] | NDArray[np.bool_] | None = None,
         warnings: Sequence[str] = (),
     ) -> "Topology":
-        """Build from plain sequences, with read-only arrays of the right types; checks nothing but lengths."""
+        """Build from plain sequences: read-only arrays of the right types; checks nothing but lengths."""
         switch = np.array(is_switch, bool)
         topology = Topology(
             name,

@@ -1,4 +1,4 @@
-"""The evaluation suite: networks of every family that policies are compared on, shipped as files in ``topologies/``."""
+"""The evaluation suite: the networks that schedulers are compared on, shipped as files in ``topologies/``."""
 
 import dataclasses
 from pathlib import Path

@@ -1,9 +1,9 @@
 """Bandwidths, latencies and sizes as people write them, to and from SI numbers.
 
 A small ``b`` is bits and a capital ``B`` is bytes: ``"100Gbps"``, ``"100 Gb/s"``, ``"100Gbit/s"`` and
-``"12.5GB/s"`` are the same bandwidth. Prefixes k, M, G, T, P are powers of 1000; Ki, Mi, Gi, Ti, Pi are powers of
-1024. A bare number is read only in a unit that somebody declared. Numbers are converted in decimal
-arithmetic, so that text read and written again is the same text.
+``"12.5GB/s"`` are the same bandwidth. Prefixes k, M, G, T, P are powers of 1000; Ki, Mi, Gi, Ti, Pi are
+powers of 1024. A bare number is read only in a unit that somebody declared. Numbers are converted in
+decimal arithmetic, so that text read and written again is the same text.
 """
 
 import decimal
@@ -26,7 +26,7 @@ _LATENCY_UNITS = {
     "μs": "1e-6",
     "ns": "1e-9",
     "ps": "1e-12",
-}  # noqa: RUF001
+}
 _POWERS = {"": 0, "k": 1, "m": 2, "g": 3, "t": 4, "p": 5}
 
 _BANDWIDTH_CURE = 'write it like "100Gbps" (small b: bits) or "12.5GB/s" (capital B: bytes)'
@@ -96,7 +96,8 @@ def latency_unit(unit: str) -> str:
 def parse_bandwidth(value: str | float, unit: str | None = None) -> float:
     """Bytes/s of ``value``; ``unit`` is the declared unit of bare numbers.
 
-    Raises InputError for what has no number, no or an unknown unit, and for values that are not positive and finite.
+    Raises InputError for what has no number, no or an unknown unit, and for values that are not positive
+    and finite.
     """
     number, own = _split("bandwidth", value, _BANDWIDTH_CURE)
     scale = _bandwidth_unit(own or unit or "")

@@ -11,7 +11,7 @@ from gnnsched.topology.network import NodeId, Topology, portable_id
 
 
 def component_labels(topology: Topology, strong: bool = False) -> NDArray[np.int32]:
-    """int32 (n,): component of each node, directions ignored, or with ``strong`` the strongly connected one."""
+    """int32 (n,): component of each node, directions ignored, or ``strong``ly connected."""
     from scipy.sparse.csgraph import connected_components
 
     connection = "strong" if strong else "weak"
@@ -27,12 +27,12 @@ def _adjacency(topology: Topology) -> Any:
 
 
 def validated(topology: Topology, where: str) -> Topology:
-    """``topology`` without self-loops and with its warnings completed; the one gate for generators and readers.
+    """``topology`` without self-loops, its warnings completed: the gate for generators and readers.
 
-    Raises InputError, which begins with ``where`` (a file or a generator's name), for: no node, a repeated id or
-    one without JSON form, no participant, a switch that takes part, a bandwidth that is not positive and finite,
-    a latency that is negative or not finite, a server without a link, and participants that cannot all reach
-    each other. What no participant is connected to is kept and named in a warning.
+    Raises InputError, which begins with ``where`` (a file or a generator's name), for: no node, a repeated
+    id or one without JSON form, no participant, a switch that takes part, a bandwidth that is not positive
+    and finite, a latency that is negative or not finite, a server without a link, and participants that
+    cannot all reach each other. What no participant is connected to is kept and named in a warning.
     """
     _check_nodes(topology, where)
     topology = _without_self_loops(topology)
@@ -76,7 +76,7 @@ def _check_nodes(topology: Topology, where: str) -> None:
 
 
 def _check_id(node: NodeId, where: str) -> None:
-    parts = [portable_id_checked(node, where)]
+    parts = [_portable_id(node, where)]
     while parts:
         part = parts.pop()
         if isinstance(part, list):
@@ -87,7 +87,7 @@ def _check_id(node: NodeId, where: str) -> None:
             raise InputError(f"{where}: node {shown(node)}: the id is not valid Unicode; use another id")
 
 
-def portable_id_checked(node: NodeId, where: str) -> Any:
+def _portable_id(node: NodeId, where: str) -> Any:
     """``portable_id``, with ``where`` in front of its message."""
     try:
         return portable_id(node)
@@ -128,8 +128,8 @@ def _check_links(topology: Topology, where: str) -> None:
             source = topology.node_ids[topology.link_source[link]]
             target = topology.node_ids[topology.link_target[link]]
             raise InputError(
-                f"{where}: link {shown(source)} -> {shown(target)}: {attribute} {values[link]} must be {rule}; "
-                "correct it or leave the link out"
+                f"{where}: link {shown(source)} -> {shown(target)}: {attribute} {values[link]} must be "
+                f"{rule}; correct it or leave the link out"
             )
 
 
@@ -148,7 +148,7 @@ def _check_servers_linked(topology: Topology, where: str) -> None:
 
 
 def _check_connected(topology: Topology, where: str) -> str | None:
-    """Raises where participants cannot all reach each other; returns a warning about parts without participants."""
+    """Raises where participants cannot reach each other; returns a warning about parts without any."""
     labels = component_labels(topology)
     participants = topology.participants
     islands = np.unique(labels[participants])
@@ -170,7 +170,8 @@ def _check_connected(topology: Topology, where: str) -> str | None:
     if not len(apart):
         return None
     nodes = "1 node is" if len(apart) == 1 else f"{len(apart)} nodes are"
-    return f"{nodes} not connected to any participant and stay unused (first {shown(topology.node_ids[apart[0]])})"
+    first = shown(topology.node_ids[apart[0]])
+    return f"{nodes} not connected to any participant and stay unused (first {first})"
 
 
 def _refuse_one_way(topology: Topology, where: str) -> None:

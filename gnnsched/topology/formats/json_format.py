@@ -10,7 +10,7 @@ The contract::
       "graph": {
         "name": "leaf_spine",             default: the file's name without its ending
         "units": {"bandwidth": "Gbps", "latency": "us"},    the units of bare numbers, no default
-        "nodes": 3, "links": 2            optional: numbers of entries in the lists below, refused if they differ
+        "nodes": 3, "links": 2            optional: numbers of entries in the lists below, which must match
       },
       "nodes": [
         {"id": "server-0", "kind": "server"},
@@ -23,22 +23,25 @@ The contract::
       ]
     }
 
-* Ids are strings, numbers, booleans or lists of these (a list is a tuple inside). Their type is kept (``1`` and
-  ``"1"`` are two nodes) and so is their order. An edge's ends must be declared under "nodes".
+* Ids are strings, numbers, booleans or lists of these (a list is a tuple inside). Their type is kept (``1``
+  and ``"1"`` are two nodes) and so is their order. An edge's ends must be declared under "nodes".
 * ``kind`` is "server" (holds data, reduces) or "switch" (forwards only). Missing: server, with a warning.
 * ``participant``: a server with false only relays; default true. Never true on a switch.
-* ``bandwidth`` (required, per direction) is text with a unit, as in "100Gbps", "100Gb/s", "100Gbit/s" (small b: bits),
-  "12.5GB/s" (capital B: bytes), or a number in the unit declared under "units". Positive and finite.
+* ``bandwidth`` (required, per direction) is text with a unit, as in "100Gbps", "100Gb/s", "100Gbit/s"
+  (small b: bits), "12.5GB/s" (capital B: bytes), or a number in the unit declared under "units". Positive
+  and finite.
 * ``latency``: text ("500ns", "1.5us") or a number in the declared unit. Missing: 0, with a warning.
-* ``key``: networkx's number of a parallel edge; must not repeat between the same ends, otherwise without meaning.
+* ``key``: networkx's number of a parallel edge; must not repeat between the same ends, otherwise without
+  meaning.
 * Unknown keys, repeated keys, NaN and Infinity are refused. Self-loops are dropped with a warning.
   UTF-8, UTF-16 and UTF-32 with or without byte order mark, any line ends.
 * Every two participants must reach each other, every server needs a link unless it is the only one
   (``gnnsched.topology.validate``).
 
-Files are written with "kind" on every node, units on every bandwidth and latency, one entry per line, the same bytes
-for the same network. A network of full-duplex cables is written with one undirected edge per cable, any
-other one with directed edges. ``networkx.node_link_graph(json.load(file), edges="edges")`` reads them too.
+Files are written with "kind" on every node, units on every bandwidth and latency, one entry per line, the
+same bytes for the same network. A network of full-duplex cables is written with one undirected edge per
+cable, any other one with directed edges. ``networkx.node_link_graph(json.load(file), edges="edges")`` reads
+them too.
 """
 
 import json
@@ -132,7 +135,7 @@ def dump_topology(topology: Topology, path: str | os.PathLike[str]) -> None:
 
 
 def decode_topology(content: bytes, where: str, name: str) -> Topology:
-    """The network in ``content``; ``where`` begins the messages, ``name`` is the network's if it says none."""
+    """The network in ``content``; ``where`` begins the messages, ``name`` is the default name."""
     file = _parsed(content, where)
     if (file.edges is UNSET) == (file.links is UNSET):
         raise InputError(f'{where}: needs exactly one of "edges" and "links"; keep one list of edges')
@@ -151,7 +154,9 @@ def decode_topology(content: bytes, where: str, name: str) -> Topology:
     without_kind = sum(node.kind is UNSET for node in file.nodes)
     for node in file.nodes:
         kind = "server" if node.kind is UNSET else node.kind
-        add_node(builder, _hashable(node.id), kind, None if node.participant is UNSET else node.participant)
+        add_node(
+            builder, _node_id(node.id, where), kind, None if node.participant is UNSET else node.participant
+        )
     if without_kind:
         which = "no node has" if without_kind == len(file.nodes) else f"{without_kind} nodes have no"
         builder.warnings.append(f"{which} kind: taken as servers")
@@ -201,8 +206,9 @@ def _add_edges(builder: NetworkBuilder, file: NetworkFile, edges: list[EdgeEntry
     orientations: set[tuple[int, int]] = set()
     both_ways = 0
     for position, edge in enumerate(edges):
-        element = f"{where}: {spelling}[{position}] ({_shown(edge.source)} -> {_shown(edge.target)})"
-        ends = _declared(builder, edge.source, element), _declared(builder, edge.target, element)
+        source, target = _node_id(edge.source, where), _node_id(edge.target, where)
+        element = f"{where}: {spelling}[{position}] ({shown(source)} -> {shown(target)})"
+        ends = _declared(builder, source, element), _declared(builder, target, element)
         pair = ends if file.directed else (min(ends), max(ends))
         if pair in seen and not file.multigraph:
             raise InputError(
@@ -225,7 +231,8 @@ def _add_edges(builder: NetworkBuilder, file: NetworkFile, edges: list[EdgeEntry
     note_missing_latency(builder, sum(edge.latency is UNSET for edge in edges), len(edges))
     if both_ways:
         builder.warnings.append(
-            f"{both_ways} edges of an undirected file are also listed the other way round: counted as further cables"
+            f"{both_ways} edges of an undirected file are also listed the other way round: "
+            "counted as further cables"
         )
 
 
@@ -239,19 +246,19 @@ def _declared_units(units: Units, where: str) -> tuple[str | None, str | None]:
         raise InputError(f"{where}: graph.units: {error}") from None
 
 
-def _declared(builder: NetworkBuilder, node: Id, element: str) -> int:
-    index = builder.index(_hashable(node))
+def _declared(builder: NetworkBuilder, node: NodeId, element: str) -> int:
+    index = builder.index(node)
     if index is None:
-        raise InputError(f"{element}: node {_shown(node)} is not declared; add it to nodes")
+        raise InputError(f"{element}: node {shown(node)} is not declared; add it to nodes")
     return index
 
 
-def _hashable(node: Any) -> NodeId:
-    return tuple(_hashable(part) for part in node) if isinstance(node, list) else node
-
-
-def _shown(node: Id) -> str:
-    return shown(_hashable(node))
+def _node_id(node: Any, where: str) -> NodeId:
+    if isinstance(node, list):
+        return tuple(_node_id(part, where) for part in node)
+    if node is None or isinstance(node, dict):
+        raise InputError(f"{where}: {shown(node)} is no part of a node id; use strings, numbers and lists")
+    return node
 
 
 def _parsed(content: bytes, where: str) -> NetworkFile:

@@ -17,6 +17,6 @@ def at_least(family: str, minimum: int, **arguments: int) -> None:
 
 
 def not_too_many(family: str, servers: int) -> None:
-    """Refuse sizes that run out of memory long before they are a network; formulas here grow doubly exponentially."""
+    """Refuse sizes that would exhaust memory; some families grow doubly exponentially."""
     if servers > _MOST_SERVERS:
         raise InputError(f"{family}: this would be more than {_MOST_SERVERS} servers; give smaller arguments")

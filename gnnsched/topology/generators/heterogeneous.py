@@ -20,11 +20,12 @@ def random_heterogeneous(
 ) -> Topology:
     """A random connected network of full-duplex cables with ``min_servers`` to ``max_servers`` servers.
 
-    One of three kinds, equally likely: **direct** (a random tree of servers and some more cables), **switched** (a
-    random tree of switches and some more cables, each server on one or two of them) and **grouped** (groups
-    of servers behind a fast switch or in a full mesh, each server also on a slow fabric of one or more switches).
-    Link speeds are ``bandwidth`` times a factor, in half of the networks one per class of links, otherwise one per
-    cable; latencies are ``latency`` times 1, 2 or 4, one per class. Ids: "server-<i>", "switch-<i>".
+    One of three kinds, equally likely: **direct** (a random tree of servers and some more cables),
+    **switched** (a random tree of switches and some more cables, each server on one or two of them) and
+    **grouped** (groups of servers behind a fast switch or in a full mesh, each server also on a slow fabric
+    of one or more switches). Link speeds are ``bandwidth`` times a factor, in half of the networks one per
+    class of links, otherwise one per cable; latencies are ``latency`` times 1, 2 or 4, one per class. Ids:
+    "server-<i>", "switch-<i>".
     """
     at_least("random_heterogeneous", 1, min_servers=min_servers)
     if max_servers < min_servers:

@@ -1,7 +1,7 @@
 """Networks in which servers relay: BCube, DCell, torus, hypercube and hub.
 
-All take ``bandwidth`` in bytes/s per link direction and ``latency`` in seconds per link; InputError for arguments
-that make no network.
+All take ``bandwidth`` in bytes/s per link direction and ``latency`` in seconds per link; InputError for
+arguments that make no network.
 """
 
 import itertools
@@ -22,8 +22,8 @@ def bcube(
     """BCube(ports, levels) of Guo et al., SIGCOMM 2009; levels count from 0, so BCube(n, 0) is one switch.
 
     n^(k+1) servers with k+1 NICs each and k+1 levels of n^k switches with n ports. Server i has the address
-    digits of i in base n; the servers on a level-l switch differ in digit l only. ``level_bandwidths`` gives one
-    bandwidth per level in place of ``bandwidth``. Ids: "server-<i>", "switch-<level>-<index>".
+    digits of i in base n; the servers on a level-l switch differ in digit l only. ``level_bandwidths``
+    gives one bandwidth per level in place of ``bandwidth``. Ids: "server-<i>", "switch-<level>-<index>".
     """
     at_least("bcube", 2, ports=ports)
     at_least("bcube", 0, levels=levels)
@@ -55,10 +55,11 @@ def dcell(
 ) -> Topology:
     """DCell(ports, levels) of Guo et al., SIGCOMM 2008; levels count from 0, so DCell(n, 0) is one switch.
 
-    A DCell_l is g_l = t_(l-1) + 1 DCell_(l-1)s of t_(l-1) servers, fully linked: for i < j, server j-1 of the i-th is
-    linked to server i of the j-th (BuildDCells, figure 3 of the paper). ``bandwidth`` is that of the links to the
-    switches, ``server_bandwidth`` that of the links between servers (default: the same). Ids are the paper's
-    addresses, "server-<a_k>-...-<a_0>", and "switch-<a_k>-...-<a_1>" ("switch-0" in a DCell_0).
+    A DCell_l is g_l = t_(l-1) + 1 DCell_(l-1)s of t_(l-1) servers, fully linked: for i < j, server j-1 of
+    the i-th is linked to server i of the j-th (the procedure BuildDCells of the paper). ``bandwidth`` is that
+    of the links to the switches, ``server_bandwidth`` that of the links between servers (default: the
+    same). Ids are the paper's addresses, "server-<a_k>-...-<a_0>", and "switch-<a_k>-...-<a_1>" ("switch-0"
+    in a DCell_0).
     """
     at_least("dcell", 2, ports=ports)
     at_least("dcell", 0, levels=levels)
@@ -87,10 +88,10 @@ def dcell(
 
 
 def torus(*dims: int, bandwidth: float = DEFAULT_BANDWIDTH, latency: float = DEFAULT_LATENCY) -> Topology:
-    """Servers on a grid of the given sizes, each linked straight to the next in every dimension, wrapping around.
+    """Servers on a wrapped grid of the given sizes, each linked straight to its neighbours.
 
-    A dimension of size 2 has one cable per pair (both neighbours are the same server), one of size 1 has none.
-    Ids: "server-<x>-<y>-...".
+    A dimension of size 2 has one cable per pair (both neighbours are the same server), one of size 1 has
+    none. Ids: "server-<x>-<y>-...".
     """
     if not dims:
         raise InputError("torus: no dimensions; give at least one size, as in 4 4")

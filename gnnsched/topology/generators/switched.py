@@ -1,7 +1,7 @@
 """Networks in which switches forward: Jellyfish, fat-tree, DGX-like nodes, leaf-spine, star and dumbbell.
 
-All take bandwidths in bytes/s per link direction and ``latency`` in seconds per link; InputError for arguments
-that make no network.
+All take bandwidths in bytes/s per link direction and ``latency`` in seconds per link; InputError for
+arguments that make no network.
 """
 
 from collections.abc import Sequence
@@ -27,10 +27,10 @@ def jellyfish(
 ) -> Topology:
     """A random regular graph of switches with servers on each (Singla et al., NSDI 2012).
 
-    ``rng`` draws the first seed, or is it; a draw that is not connected is followed by the next seed, at most 100 times.
-    The seed that was used stands in ``warnings`` and makes the same network again. ``bandwidth`` is that
-    of the NICs, ``network_bandwidth`` that of the links between switches (default: the same).
-    Ids: "server-<i>" on "switch-<i // servers_per_switch>".
+    ``rng`` draws the first seed, or is it; a draw that is not connected is followed by the next seed, at
+    most 100 times. The seed that was used stands in ``warnings`` and makes the same network again.
+    ``bandwidth`` is that of the NICs, ``network_bandwidth`` that of the links between switches (default:
+    the same). Ids: "server-<i>" on "switch-<i // servers_per_switch>".
     """
     at_least("jellyfish", 1, switches=switches, servers_per_switch=servers_per_switch)
     at_least("jellyfish", 0, network_ports=network_ports)
@@ -88,7 +88,7 @@ def fat_tree(
     edge_bandwidth: float | None = None,
     core_bandwidth: float | None = None,
 ) -> Topology:
-    """The k-ary fat-tree of Al-Fares et al., SIGCOMM 2008: k pods, k^3/4 servers, 5k^2/4 switches of k ports; k even.
+    """The k-ary fat-tree of Al-Fares et al., SIGCOMM 2008, k even: k^3/4 servers, 5k^2/4 switches of k ports.
 
     ``bandwidth`` is that of the NICs, ``edge_bandwidth`` that between edge and aggregation switches,
     ``core_bandwidth`` that between aggregation and core switches (default: as the NICs).
@@ -126,10 +126,10 @@ def dgx(
     rail_bandwidth: float = 25e9,
     latency: float = DEFAULT_LATENCY,
 ) -> Topology:
-    """``nodes`` machines of ``gpus`` GPUs: each GPU on its machine's NVSwitch and, by its own NIC, on a rail switch.
+    """``nodes`` machines of ``gpus`` GPUs: each on its machine's NVSwitch and, by its NIC, on a rail switch.
 
-    Rail switch i joins GPU i of every machine. Bandwidths per GPU and direction, by default 2,400 and 200 Gbit/s.
-    Ids: "gpu-<node>-<i>" (servers), "nvswitch-<node>", "rail-<i>".
+    Rail switch i joins GPU i of every machine. Bandwidths per GPU and direction, by default 2,400 and 200
+    Gbit/s. Ids: "gpu-<node>-<i>" (servers), "nvswitch-<node>", "rail-<i>".
     """
     at_least("dgx", 1, nodes=nodes, gpus=gpus)
     not_too_many("dgx", nodes * gpus)
@@ -210,5 +210,5 @@ def dumbbell(
     sides = [builder.switch(f"switch-{side}") for side in range(2)]
     for i, server in enumerate(servers):
         builder.cable(server, sides[i // servers_per_side], bandwidth, latency)
-    builder.cable(*sides, middle_bandwidth, latency)
+    builder.cable(sides[0], sides[1], middle_bandwidth, latency)
     return builder.build()
