@@ -1,0 +1,1 @@
+"""Schedules, the referee that judges them, bounds, baselines and the compiled decoder."""

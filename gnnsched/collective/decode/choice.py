@@ -1,0 +1,206 @@
+"""The two choices of a decision: which idle path is served next, and which chunk takes it."""
+
+from typing import NamedTuple
+
+import numpy as np
+from numba import njit
+from numpy.typing import NDArray
+
+from gnnsched.collective.decode.learn import Tape, learn_choice
+from gnnsched.collective.decode.problem import Problem
+from gnnsched.collective.decode.state import (
+    CHOICE,
+    MEAN_NEED,
+    NOW,
+    PROGRESS,
+    TOLERANCE,
+    WINDOW,
+    State,
+    allowed,
+    left_from,
+    lowest_bit,
+    opening,
+)
+
+Floats = NDArray[np.float64]
+Longs = NDArray[np.int64]
+
+ACT, RECORD, REPLAY = 0, 1, 2
+NONE = -1
+
+
+class Scores(NamedTuple):
+    """What a policy says of a network, P paths and S servers: the linear score functions of design section 5.
+
+    ``path`` (P, path features): order value of an idle path; ``chunk`` and ``chunk_progress`` (P, chunk features):
+    coefficients of a chunk's score and their change with progress (0 to 1); ``attention`` (heads, S, S): weight
+    with which source s counts for target d in the nearness features, each [h, :, d] summing to 1.
+    """
+
+    path: Floats
+    chunk: Floats
+    chunk_progress: Floats
+    attention: Floats
+
+
+class Rules(NamedTuple):
+    """How to decode. ``mode`` ACT, RECORD or REPLAY; ``sample``: draw from the distributions (else take the best);
+    ``allow_none``: a path may be left idle; ``augment``: augmentation after the pass at each event; ``guide``:
+    log price ratio up to which a chunk may leave its packed tree's edge (0 strict, inf free choice).
+    """
+
+    mode: int
+    sample: bool
+    allow_none: bool
+    augment: bool
+    guide: float
+
+
+@njit(cache=True)
+def choose_chunk(
+    pr: Problem, sc: Scores, st: State, tape: Tape, rules: Rules, path: int, rate: float, idle: bool, rng: np.random.Generator
+) -> int:
+    """High-level decision: the chunk that takes the path, or NONE. ``idle``: whether NONE may be chosen."""
+    s, d = pr.source[path], pr.target[path]
+    count = 0
+    for w in range(st.holds.shape[1]):
+        word = st.holds[s, w] & st.wants[d, w]
+        while word != np.uint64(0):
+            chunk = w * 64 + lowest_bit(word)
+            word &= word - np.uint64(1)
+            if allowed(pr, rules.guide, path, chunk):
+                st.candidate[count] = chunk
+                count += 1
+    if count == 0:
+        return NONE
+    weight = st.weight
+    for k in range(sc.chunk.shape[1]):
+        weight[k] = sc.chunk[path, k] + st.real[PROGRESS] * sc.chunk_progress[path, k]
+    log_duration = np.log(pr.latency[path] + pr.chunk_bytes[0] / rate)
+    log_load = pr.path_log_load[path]
+    need = np.log((st.need[d] + 1.0) / (st.real[MEAN_NEED] + 1.0))
+    log_useful = np.log(1.0 + count)
+    shared = weight[0] + weight[8] * need + weight[9] * log_useful
+    best = 0.0 if idle else -np.inf
+    choice = NONE
+    for i in range(count):
+        c = st.candidate[i]
+        value = (
+            shared
+            + weight[1] * st.log_share[st.holders[c]]
+            + weight[2] * st.near[0, d, c]
+            + weight[3] * st.log_near[0, d, c]
+            + weight[4] * st.near[1, d, c]
+            + weight[5] * st.log_near[1, d, c]
+            + weight[6] * (log_duration - st.least_duration[d, c])
+            + weight[7] * (log_load - st.least_load[d, c])
+            + weight[10] * st.random[c]
+        )
+        planned = pr.tree_path[c, d]
+        if planned >= 0:
+            if pr.source[planned] == s:
+                value += weight[11]
+            value += weight[12] * (pr.log_price[path] - pr.log_price[planned]) + weight[13] * pr.tail[c, d]
+        st.score[i] = value
+        if value > best:
+            best = value
+            choice = i
+    if not rules.sample and rules.mode == ACT:
+        return NONE if choice == NONE else int(st.candidate[choice])
+    total = np.exp(-best) if idle else 0.0
+    for i in range(count):
+        total += np.exp(st.score[i] - best)
+    if rules.mode == REPLAY:
+        wanted = tape.choices[st.count[CHOICE]]
+        choice = NONE
+        for i in range(count):
+            if st.candidate[i] == wanted:
+                choice = i
+        learn_choice(
+            pr, st, tape, path, count, choice, best, total, log_duration, log_load, need, log_useful, st.count[CHOICE]
+        )
+        st.count[CHOICE] += 1
+        return wanted
+    draw = rng.random() * total
+    choice = NONE
+    if idle:
+        draw -= np.exp(-best)
+    if draw >= 0.0 or not idle:
+        choice = count - 1
+        for i in range(count):
+            draw -= np.exp(st.score[i] - best)
+            if draw < 0.0:
+                choice = i
+                break
+    chosen = NONE if choice == NONE else int(st.candidate[choice])
+    if rules.mode == RECORD:
+        tape.choices[st.count[CHOICE]] = chosen
+        tape.new_choice[st.count[CHOICE]] = (st.score[choice] if choice >= 0 else 0.0) - best - np.log(total)
+        st.count[CHOICE] += 1
+    return chosen
+
+
+@njit(cache=True)
+def path_features(pr: Problem, st: State, guide: float, path: int, rate: float, out: Floats) -> bool:
+    """Fill ``out`` with the path's features at this event; False where it has nothing useful to carry."""
+    s, d = pr.source[path], pr.target[path]
+    count = 0
+    rarest = 0.0
+    longest = 0.0
+    for w in range(st.holds.shape[1]):
+        word = st.holds[s, w] & st.wants[d, w]
+        while word != np.uint64(0):
+            c = w * 64 + lowest_bit(word)
+            word &= word - np.uint64(1)
+            if not allowed(pr, guide, path, c):
+                continue
+            count += 1
+            rarest = min(rarest, st.log_share[st.holders[c]])
+            planned = pr.tree_path[c, d]
+            if planned >= 0 and pr.source[planned] == s:
+                longest = max(longest, pr.tail[c, d])
+    if count == 0:
+        return False
+    out[0] = 1.0
+    out[1] = st.real[PROGRESS]
+    out[2] = rarest
+    out[3] = np.log(1.0 + count)
+    out[4] = np.log(rate / pr.rate[path])
+    out[5] = longest
+    out[6] = np.log((st.need[d] + 1.0) / (st.real[MEAN_NEED] + 1.0))
+    return True
+
+
+@njit(cache=True)
+def legal_paths(pr: Problem, st: State, guide: float, legal: Longs, features: Floats) -> int:
+    """All paths that can start at this event and carry something useful; returns their number."""
+    count = 0
+    horizon = st.real[NOW] + st.real[WINDOW]
+    for d in range(len(pr.needs)):
+        if st.need[d] == 0:
+            continue
+        for g in range(pr.group_into[d], pr.group_into[d + 1]):
+            first = pr.group[g]
+            end = pr.start[first + 1] - 1
+            # The group's paths differ in latency before their common last link; the longest sees most of it free.
+            offset = 0.0
+            for p in range(first, pr.group[g + 1]):
+                offset = max(offset, pr.offset[pr.start[p + 1] - 1])
+            if left_from(pr, st, pr.links[end], horizon + offset + st.real[TOLERANCE]) <= 0.0:
+                continue
+            for p in range(first, pr.group[g + 1]):
+                s = pr.source[p]
+                some = False
+                for w in range(st.holds.shape[1]):
+                    if st.holds[s, w] & st.wants[d, w] != np.uint64(0):
+                        some = True
+                        break
+                if not some:
+                    continue
+                _, rate = opening(pr, st, p)
+                if rate > 0.0 and path_features(pr, st, guide, p, rate, features[count]):
+                    legal[count] = p
+                    count += 1
+    return count
+
+

@@ -1,0 +1,195 @@
+"""The event loop from Python: an instance to plan, one decoded episode, and its transfers as columns."""
+
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gnnsched.collective.decode.augmentation import AUGMENTATION_DEPTH, EVICTIONS_PER_SERVER
+from gnnsched.collective.decode.choice import ACT, RECORD, REPLAY, Rules, Scores
+from gnnsched.collective.decode.kernel import run
+from gnnsched.collective.decode.learn import Tape, empty_tape
+from gnnsched.collective.decode.packing import pack_trees
+from gnnsched.collective.decode.paths import Paths, candidate_paths
+from gnnsched.collective.decode.problem import NO_FLOWS, PATH_FEATURES, Flows, Problem, make_problem
+from gnnsched.collective.decode.state import CHOICE, COMMITTED, PICK, State, new_state
+from gnnsched.collective.schedule import BROADCAST, Transfers
+from gnnsched.topology import InputError, Topology
+
+# A transfer may start at what is left on its path from this share of the ordinary rate on (design section 5).
+LEFTOVER_FLOOR = 0.05
+
+
+@dataclass(frozen=True)
+class Decoding:
+    """How an episode is decoded.
+
+    ``augment``: augmentation after the pass at each event; ``floor``: least share of its ordinary rate at which a
+    transfer may start (above 1: no leftover rates); ``guide``: log price ratio up to which a chunk may leave its
+    packed tree (0 strict, inf free choice); ``allow_none``: paths may be left idle by choice; ``sample``: draw
+    instead of taking the best; ``window``: decision window in longest path latencies.
+    """
+
+    augment: bool = True
+    floor: float = LEFTOVER_FLOOR
+    guide: float = np.inf
+    allow_none: bool = True
+    sample: bool = True
+    window: float = 1.0
+
+
+@dataclass(frozen=True)
+class Episode:
+    """One decoded all-gather: the kernel's final state and, where recorded, the tape of choices."""
+
+    makespan: float
+    state: State
+    tape: Tape
+    events: int
+
+
+class Instance:
+    """One all-gather to plan: a topology, its candidate paths, C = N * chunks_per_server chunks and packed trees.
+
+    ``seed`` fixes the packing and the chunks' random priorities of an instance; ``flows`` are in-flight flows.
+    """
+
+    def __init__(
+        self,
+        topology: Topology,
+        message_bytes: float,
+        chunks_per_server: int,
+        seed: int = 0,
+        paths: Paths | None = None,
+        flows: Flows = NO_FLOWS,
+    ) -> None:
+        if chunks_per_server < 1:
+            raise InputError(f"chunks per server: {chunks_per_server} is below 1; ask for at least one")
+        self.topology = topology
+        self.paths = candidate_paths(topology) if paths is None else paths
+        self.participants = topology.is_participant[self.paths.nodes]
+        members = np.flatnonzero(self.participants).astype(np.int32)
+        # Chunk c is rooted at participant c // q.
+        self.roots = np.repeat(members, chunks_per_server).astype(np.int32)
+        self.chunk_bytes = message_bytes / len(self.roots)
+        self.chunks_per_server = chunks_per_server
+        trees = pack_trees(
+            self.paths,
+            topology.bandwidth,
+            self.chunk_bytes,
+            self.participants,
+            self.roots,
+            np.random.default_rng([seed, 1]),
+        )
+        self.packed_load = trees.load
+        self.problem: Problem = make_problem(
+            topology, self.paths, self.chunk_bytes, self.roots, trees, flows
+        )
+
+    @cached_property
+    def root_nodes(self) -> NDArray[np.int32]:
+        """Node index of each chunk's root, (C,)."""
+        return self.paths.nodes[self.roots]
+
+    @cached_property
+    def time_scale(self) -> float:
+        """Seconds of work on the busiest link of the packed trees: what moments are compared with."""
+        return max(float(self.packed_load.max()) if len(self.packed_load) else 0.0, 1e-12)
+
+    def uniform_attention(self) -> NDArray[np.float64]:
+        """Nearness weights (H, S, S) without a network: the nearer by transfer time the more, near and nearest."""
+        duration = np.exp(self.problem.log_duration)
+        finite = np.isfinite(duration)
+        closeness = np.where(finite, 1.0 / np.where(finite, duration, 1.0), 0.0)
+        heads = np.stack([closeness, closeness**3])
+        return heads / np.maximum(heads.sum(1, keepdims=True), 1e-300)
+
+    def decode(
+        self,
+        scores: Scores,
+        decoding: Decoding,
+        rng: np.random.Generator,
+        record: bool = False,
+    ) -> Episode:
+        """Grow all flow trees once. Raises InputError where the plan cannot be finished."""
+        return self._run(scores, decoding, rng, RECORD if record else ACT, None, rng.uniform(-1.0, 1.0, len(self.roots)))
+
+    def replay(self, scores: Scores, decoding: Decoding, tape: Tape, random: NDArray[np.float64]) -> Episode:
+        """Follow a recorded episode's tape under (new) scores, accumulating gradients in the tape."""
+        return self._run(scores, decoding, np.random.default_rng(0), REPLAY, tape, random)
+
+    def _run(
+        self,
+        scores: Scores,
+        decoding: Decoding,
+        rng: np.random.Generator,
+        mode: int,
+        tape: Tape | None,
+        random: NDArray[np.float64],
+    ) -> Episode:
+        problem = self.problem
+        servers, paths = len(problem.needs), len(problem.source)
+        budget = EVICTIONS_PER_SERVER * servers
+        window = decoding.window * float(problem.latency.max()) if paths else 0.0
+        state = new_state(problem, window, decoding.floor, self.time_scale, random, budget)
+        if tape is None:
+            # Declined paths and undone swaps make a few choices per transfer; a longer episode is cut off by numba's
+            # bounds only in tests, so be generous.
+            tape = empty_tape(problem, (40 * servers * len(problem.root) + 4096) if mode == RECORD else 0)
+        rules = Rules(
+            mode,
+            decoding.sample,
+            decoding.allow_none,
+            decoding.augment,
+            decoding.guide,
+        )
+        events = run(
+            problem,
+            scores,
+            state,
+            tape,
+            rules,
+            np.zeros(paths, np.int64),
+            np.zeros((paths, len(PATH_FEATURES))),
+            np.zeros((AUGMENTATION_DEPTH + 2, 5), np.int64),
+            np.full(paths, -1, np.int64),
+            rng,
+        )
+        if events < 0:
+            raise InputError(
+                f"topology {self.topology.name}: some chunk cannot reach some participant; add the missing links"
+            )
+        done = state.slot_state == COMMITTED
+        makespan = float(state.slot_end[done].max()) if done.any() else 0.0
+        if mode == RECORD:
+            picks, choices = int(state.count[PICK]), int(state.count[CHOICE])
+            tape = tape._replace(
+                picks=tape.picks[:picks].copy(),
+                old_pick=np.zeros(picks),
+                new_pick=np.zeros(picks),
+                choices=tape.choices[:choices].copy(),
+                old_choice=tape.new_choice[:choices].copy(),
+                new_choice=np.zeros(choices),
+            )
+        return Episode(makespan, state, tape, events)
+
+    def transfers(self, state: State) -> Transfers:
+        """The episode's transfers as broadcast columns, in order of their start."""
+        slots = np.flatnonzero(state.slot_state == COMMITTED)
+        slots = slots[np.lexsort((slots, state.slot_start[slots]))]
+        path = state.slot_path[slots]
+        lengths = np.diff(self.paths.start)[path]
+        path_start = np.concatenate(([0], np.cumsum(lengths))).astype(np.int64)
+        position = np.arange(path_start[-1]) - np.repeat(path_start[:-1] - self.paths.start[path], lengths)
+        return Transfers(
+            np.full(len(slots), BROADCAST, np.uint8),
+            state.slot_chunk[slots],
+            self.paths.nodes[self.paths.source[path]],
+            self.paths.nodes[self.paths.target[path]],
+            path_start,
+            self.paths.links[position],
+            state.slot_rate[slots],
+            state.slot_start[slots],
+            state.slot_end[slots],
+        )

@@ -1,0 +1,217 @@
+"""The compiled event loop that grows all flow trees: legal paths, picks, chunk choices, augmentation.
+
+One function serves acting and learning: acting samples and records its choices on a tape, replaying follows the
+tape and accumulates the gradient of the log-probabilities with respect to the scores.
+"""
+
+from heapq import heappop, heappush
+
+import numpy as np
+from numba import njit
+from numpy.typing import NDArray
+
+from gnnsched.collective.decode.augmentation import augment
+from gnnsched.collective.decode.choice import NONE, RECORD, REPLAY, Rules, Scores, choose_chunk, legal_paths
+from gnnsched.collective.decode.learn import Tape, learn_picks, repay_nearness, settle_nearness
+from gnnsched.collective.decode.problem import Problem
+from gnnsched.collective.decode.state import (
+    COMMITTED,
+    EVENT,
+    FRESH,
+    MEAN_NEED,
+    NEEDED,
+    NOW,
+    PICK,
+    PROGRESS,
+    STARTED,
+    TOLERANCE,
+    WINDOW,
+    State,
+    announce,
+    anything_useful,
+    opening,
+    prune,
+    start_transfer,
+)
+
+Floats = NDArray[np.float64]
+Longs = NDArray[np.int64]
+
+
+@njit(cache=True)
+def commit(pr: Problem, sc: Scores, st: State, tape: Tape, rules: Rules, heap: list[tuple[float, int]]) -> int:
+    """Make this event's transfers final: announce them and note when links are released and chunks arrive."""
+    made = 0
+    for i in range(st.count[FRESH]):
+        slot = st.fresh[i]
+        if st.slot_state[slot] != STARTED:
+            continue
+        st.slot_state[slot] = COMMITTED
+        made += 1
+        path = st.slot_path[slot]
+        server, chunk = pr.target[path], st.slot_chunk[slot]
+        if rules.mode == REPLAY:
+            repay_nearness(tape, server, chunk)
+        announce(pr, sc.attention, st, server, chunk)
+        heappush(heap, (st.slot_end[slot], slot * 2 + 1))
+        work = pr.chunk_bytes[0] / st.slot_rate[slot]
+        for k in range(pr.start[path], pr.start[path + 1]):
+            released = st.slot_start[slot] + pr.offset[k] + work
+            if k > pr.start[path] and pr.offset[k] == pr.offset[k - 1]:
+                continue
+            heappush(heap, (released, slot * 2))
+    st.count[FRESH] = 0
+    return made
+
+
+@njit(cache=True)
+def replay_pass(
+    pr: Problem,
+    sc: Scores,
+    st: State,
+    tape: Tape,
+    rules: Rules,
+    legal: Longs,
+    features: Floats,
+    value: Floats,
+    count: int,
+    position: Longs,
+    rng: np.random.Generator,
+) -> None:
+    """The pass over idle paths as recorded, with the moment at which each path stops being legal."""
+    death = np.full(count, -1, np.int64)
+    order = np.empty(count, np.int64)
+    for i in range(count):
+        position[legal[i]] = i
+    alive = count
+    picks = 0
+    first = st.count[PICK]
+    while alive > 0:
+        path = tape.picks[st.count[PICK]]
+        st.count[PICK] += 1
+        i = position[path]
+        order[picks] = i
+        start, rate = opening(pr, st, path)
+        chunk = choose_chunk(pr, sc, st, tape, rules, path, rate, rules.allow_none, rng)
+        death[i] = picks
+        alive -= 1
+        if chunk != NONE:
+            start_transfer(pr, st, path, chunk, start, rate)
+            d = pr.target[path]
+            for other in range(pr.into[d], pr.into[d + 1]):
+                i = position[other]
+                if i >= 0 and death[i] < 0 and not anything_useful(pr, st, rules.guide, other):
+                    death[i] = picks
+                    alive -= 1
+            for k in range(pr.start[path], pr.start[path + 1]):
+                link = pr.links[k]
+                for n in range(pr.through[link], pr.through[link + 1]):
+                    other = pr.through_paths[n]
+                    i = position[other]
+                    if i >= 0 and death[i] < 0 and opening(pr, st, other)[1] <= 0.0:
+                        death[i] = picks
+                        alive -= 1
+        picks += 1
+    learn_picks(tape, legal, features, value, count, death, order, picks, first)
+    for i in range(count):
+        position[legal[i]] = -1
+
+
+@njit(cache=True)
+def run(
+    pr: Problem,
+    sc: Scores,
+    st: State,
+    tape: Tape,
+    rules: Rules,
+    legal: Longs,
+    features: Floats,
+    frames: Longs,
+    position: Longs,
+    rng: np.random.Generator,
+) -> int:
+    """Plan the whole all-gather; the transfers are left in the slots. Returns the number of events.
+
+    ``legal``, ``position`` (P,), ``features`` (P, path features) and ``frames`` are scratch.
+    """
+    servers = len(pr.needs)
+    heap = [(0.0, 0)]
+    heap.pop()
+    for c in range(len(pr.root)):
+        announce(pr, sc.attention, st, pr.root[c], c)
+    for f in range(len(pr.flow_rate)):
+        slot = servers * len(pr.root) + 8 + f
+        st.slot_rate[slot] = pr.flow_rate[f]
+        for k in range(pr.flow_start[f], pr.flow_start[f + 1]):
+            booking = slot * st.longest[0] + (k - pr.flow_start[f])
+            st.ends[booking] = pr.flow_until[f]
+            st.next[booking] = st.head[pr.flow_links[k]]
+            st.head[pr.flow_links[k]] = booking
+        heappush(heap, (pr.flow_until[f], -1))
+    initial = max(1, st.count[NEEDED])
+    force = False
+    while st.count[NEEDED] > 0:
+        st.count[EVENT] += 1
+        st.real[PROGRESS] = 1.0 - st.count[NEEDED] / initial
+        total = 0
+        for d in range(servers):
+            total += st.need[d]
+        st.real[MEAN_NEED] = total / servers
+        allow_none = rules.allow_none and not force
+        now_rules = Rules(rules.mode, rules.sample, allow_none, rules.augment, rules.guide)
+        count = legal_paths(pr, st, rules.guide, legal, features)
+        value = np.zeros(count)
+        for i in range(count):
+            for k in range(features.shape[1]):
+                value[i] += features[i, k] * sc.path[legal[i], k]
+        if rules.mode == REPLAY:
+            replay_pass(pr, sc, st, tape, now_rules, legal, features, value, count, position, rng)
+        else:
+            key = value.copy()
+            if rules.sample:
+                for i in range(count):
+                    key[i] -= np.log(-np.log(max(rng.random(), 1e-300)))
+            order = np.argsort(-key, kind="mergesort")
+            for i in range(count):
+                path = legal[order[i]]
+                start, rate = opening(pr, st, path)
+                if rate <= 0.0 or not anything_useful(pr, st, rules.guide, path):
+                    continue
+                if rules.mode == RECORD:
+                    tape.picks[st.count[PICK]] = path
+                    st.count[PICK] += 1
+                chunk = choose_chunk(pr, sc, st, tape, now_rules, path, rate, allow_none, rng)
+                if chunk != NONE:
+                    start_transfer(pr, st, path, chunk, start, rate)
+        if rules.augment:
+            augment(pr, sc, st, tape, now_rules, frames, rng)
+        made = commit(pr, sc, st, tape, rules, heap)
+        force = False
+        if st.count[NEEDED] == 0:
+            break
+        if len(heap) == 0:
+            if made == 0:
+                if not rules.allow_none or not allow_none:
+                    return -1
+                force = True
+            continue
+        moment, item = heappop(heap)
+        now = moment
+        while True:
+            if item >= 0:
+                slot = item // 2
+                path = st.slot_path[slot]
+                if item % 2 == 1:
+                    chunk = st.slot_chunk[slot]
+                    st.holds[pr.target[path], chunk >> 6] |= np.uint64(1) << np.uint64(chunk & 63)
+                for k in range(pr.start[path], pr.start[path + 1]):
+                    prune(st, pr.links[k], now)
+            if len(heap) == 0 or heap[0][0] > now + st.real[WINDOW] + st.real[TOLERANCE]:
+                break
+            moment, item = heappop(heap)
+            if st.real[WINDOW] == 0.0:
+                now = moment
+        st.real[NOW] = now
+    if rules.mode == REPLAY:
+        settle_nearness(st, tape)
+    return st.count[EVENT]

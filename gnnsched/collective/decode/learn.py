@@ -1,0 +1,252 @@
+"""The tape of an episode's choices, and the gradient of their log-probabilities with respect to the scores.
+
+The gradient is that of the clipped surrogate of PPO (Schulman et al. 2017), for both levels apart, plus entropy
+bonuses; torch only sees its sum over an episode. The order in which idle paths are picked is a Plackett-Luce
+draw without replacement in which paths drop out as they are blocked; sets of legal paths only shrink within an
+event, so all normalisers come from one suffix sum over the moment at which a path drops out.
+"""
+
+from typing import NamedTuple
+
+import numpy as np
+from numba import njit
+from numpy.typing import NDArray
+
+from gnnsched.collective.decode.problem import (
+    CHUNK_FEATURES,
+    NEARNESS_FLOOR,
+    NEARNESS_HEADS,
+    PATH_FEATURES,
+    Problem,
+)
+from gnnsched.collective.decode.state import PROGRESS, State
+
+Floats = NDArray[np.float64]
+Longs = NDArray[np.int64]
+
+# Places in Tape.setting ...
+ADVANTAGE, CLIP, PICK_WEIGHT, CHOICE_WEIGHT, PICK_ENTROPY, CHOICE_ENTROPY, FIRST_EPOCH = range(7)
+# ... and in Tape.statistic: sums over decisions, per level.
+PICKS, PICK_KL, PICK_CLIPPED, PICK_ENTROPY_SUM, CHOICES, CHOICE_KL, CHOICE_CLIPPED, CHOICE_ENTROPY_SUM = range(8)
+
+
+class Tape(NamedTuple):
+    """Recorded choices and what learning makes of them.
+
+    ``picks``: path per low-level decision, ``choices``: chunk or -1 per high-level decision, in order; ``old_*`` and
+    ``new_*``: their log-probabilities when acting and at the last replay. ``d_*``: gradient of the objective
+    (to be maximised) with respect to ``Scores``. ``debt`` (H, S, C): gradient with respect to the nearness
+    features so far, from which ``d_attention`` is settled. The gradient is the plain sum over decisions.
+    """
+
+    picks: Longs
+    choices: Longs
+    old_pick: Floats
+    new_pick: Floats
+    old_choice: Floats
+    new_choice: Floats
+    d_path: Floats
+    d_chunk: Floats
+    d_chunk_progress: Floats
+    d_attention: Floats
+    debt: Floats
+    setting: Floats
+    statistic: Floats
+
+
+def empty_tape(pr: Problem, decisions: int) -> Tape:
+    """A tape with room for ``decisions`` choices of each level; 0 where nothing is recorded."""
+    paths, servers = len(pr.source), len(pr.needs)
+    learning = decisions > 0
+    shape = (paths, len(CHUNK_FEATURES)) if learning else (1, 1)
+    return Tape(
+        np.zeros(decisions, np.int64),
+        np.zeros(decisions, np.int64),
+        np.zeros(decisions),
+        np.zeros(decisions),
+        np.zeros(decisions),
+        np.zeros(decisions),
+        np.zeros((paths, len(PATH_FEATURES)) if learning else (1, 1)),
+        np.zeros(shape),
+        np.zeros(shape),
+        np.zeros((NEARNESS_HEADS, servers, servers) if learning else (1, 1, 1)),
+        np.zeros((NEARNESS_HEADS, servers, len(pr.root)) if learning else (1, 1, 1)),
+        np.zeros(8),
+        np.zeros(8),
+    )
+
+
+@njit(cache=True)
+def surrogate_weight(tape: Tape, new: float, old: float, weight: float, sums: int) -> float:
+    """Derivative of the clipped surrogate with respect to a log-probability; adds to the level's statistics."""
+    advantage = tape.setting[ADVANTAGE]
+    tape.statistic[sums] += 1.0
+    if tape.setting[FIRST_EPOCH] > 0.0:
+        return advantage * weight
+    ratio = np.exp(min(new - old, 20.0))
+    # The estimator of KL with low variance: (r - 1) - log r.
+    tape.statistic[sums + 1] += (ratio - 1.0) - (new - old)
+    clip = tape.setting[CLIP]
+    if (advantage > 0.0 and ratio > 1.0 + clip) or (advantage < 0.0 and ratio < 1.0 - clip):
+        tape.statistic[sums + 2] += 1.0
+        return 0.0
+    return advantage * ratio * weight
+
+
+@njit(cache=True)
+def learn_choice(
+    pr: Problem,
+    st: State,
+    tape: Tape,
+    path: int,
+    count: int,
+    choice: int,
+    best: float,
+    total: float,
+    log_duration: float,
+    log_load: float,
+    need: float,
+    log_useful: float,
+    index: int,
+) -> None:
+    """Add one high-level decision's gradient. ``count`` candidates stand in ``st.candidate`` with their scores.
+
+    ``choice`` is the candidate taken or -1; exp(-best) * ... of NONE is part of ``total`` where it was possible.
+    """
+    s, d = pr.source[path], pr.target[path]
+    new = (st.score[choice] if choice >= 0 else 0.0) - best - np.log(total)
+    tape.new_choice[index] = new
+    if tape.setting[FIRST_EPOCH] > 0.0:
+        tape.old_choice[index] = new
+    weight = surrogate_weight(tape, new, tape.old_choice[index], tape.setting[CHOICE_WEIGHT], CHOICES)
+    log_total = np.log(total)
+    entropy = 0.0
+    rest = 1.0
+    for i in range(count):
+        log_p = st.score[i] - best - log_total
+        p = np.exp(log_p)
+        rest -= p
+        entropy -= p * log_p
+    if rest > 1e-12:
+        entropy -= rest * (-best - log_total)
+    tape.statistic[CHOICE_ENTROPY_SUM] += entropy
+    bonus = tape.setting[CHOICE_ENTROPY] * tape.setting[CHOICE_WEIGHT]
+    progress = st.real[PROGRESS]
+    w = st.weight
+    for i in range(count):
+        log_p = st.score[i] - best - log_total
+        p = np.exp(log_p)
+        q = -weight * p - bonus * p * (log_p + entropy)
+        if i == choice:
+            q += weight
+        c = st.candidate[i]
+        gradient = tape.d_chunk[path]
+        slope = tape.d_chunk_progress[path]
+        planned = pr.tree_path[c, d]
+        for k in range(14):
+            if k == 0:
+                phi = 1.0
+            elif k == 1:
+                phi = st.log_share[st.holders[c]]
+            elif k == 2:
+                phi = st.near[0, d, c]
+            elif k == 3:
+                phi = st.log_near[0, d, c]
+            elif k == 4:
+                phi = st.near[1, d, c]
+            elif k == 5:
+                phi = st.log_near[1, d, c]
+            elif k == 6:
+                phi = log_duration - st.least_duration[d, c]
+            elif k == 7:
+                phi = log_load - st.least_load[d, c]
+            elif k == 8:
+                phi = need
+            elif k == 9:
+                phi = log_useful
+            elif k == 10:
+                phi = st.random[c]
+            elif planned < 0:
+                phi = 0.0
+            elif k == 11:
+                phi = 1.0 if pr.source[planned] == s else 0.0
+            elif k == 12:
+                phi = pr.log_price[path] - pr.log_price[planned]
+            else:
+                phi = pr.tail[c, d]
+            gradient[k] += q * phi
+            slope[k] += q * progress * phi
+        for h in range(NEARNESS_HEADS):
+            tape.debt[h, d, c] += q * (w[2 + 2 * h] + w[3 + 2 * h] / (NEARNESS_FLOOR + st.near[h, d, c]))
+
+
+@njit(cache=True)
+def learn_picks(
+    tape: Tape, legal: Longs, features: Floats, value: Floats, count: int, death: Longs, order: Longs, picks: int, first: int
+) -> None:
+    """Add one event's low-level decisions. ``death`` (count,): the last pick at which the path was still legal;
+    ``order`` (picks,): index into ``legal`` of each pick; ``first``: tape index of the first of them.
+    """
+    if picks == 0:
+        return
+    top = value[:count].max()
+    mass = np.zeros(picks)
+    moment = np.zeros(picks)
+    for i in range(count):
+        weight = np.exp(value[i] - top)
+        mass[death[i]] += weight
+        moment[death[i]] += weight * value[i]
+    for j in range(picks - 2, -1, -1):
+        mass[j] += mass[j + 1]
+        moment[j] += moment[j + 1]
+    share = np.zeros(picks)
+    bonus = np.zeros(picks)
+    shift = np.zeros(picks)
+    taken = np.zeros(picks)
+    entropy_weight = tape.setting[PICK_ENTROPY] * tape.setting[PICK_WEIGHT]
+    for j in range(picks):
+        z = max(mass[j], 1e-290)
+        log_z = np.log(z) + top
+        new = value[order[j]] - log_z
+        index = first + j
+        tape.new_pick[index] = new
+        if tape.setting[FIRST_EPOCH] > 0.0:
+            tape.old_pick[index] = new
+        taken[j] = surrogate_weight(tape, new, tape.old_pick[index], tape.setting[PICK_WEIGHT], PICKS)
+        entropy = log_z - moment[j] / z
+        tape.statistic[PICK_ENTROPY_SUM] += entropy
+        share[j] = taken[j] / z
+        bonus[j] = entropy_weight / z
+        shift[j] = entropy_weight * (log_z - entropy) / z
+        if j > 0:
+            share[j] += share[j - 1]
+            bonus[j] += bonus[j - 1]
+            shift[j] += shift[j - 1]
+    for i in range(count):
+        weight = np.exp(value[i] - top)
+        j = death[i]
+        slope = -weight * share[j] + weight * (shift[j] - value[i] * bonus[j])
+        if order[j] == i:
+            slope += taken[j]
+        for k in range(features.shape[1]):
+            tape.d_path[legal[i], k] += slope * features[i, k]
+
+
+@njit(cache=True)
+def repay_nearness(tape: Tape, server: int, chunk: int) -> None:
+    """The chunk reached ``server`` only now: decisions made before did not see it there."""
+    for h in range(NEARNESS_HEADS):
+        for d in range(tape.debt.shape[1]):
+            tape.d_attention[h, server, d] -= tape.debt[h, d, chunk]
+
+
+@njit(cache=True)
+def settle_nearness(st: State, tape: Tape) -> None:
+    """At the end: each decision saw every server that held or awaited the chunk."""
+    servers, chunks = st.arrival.shape
+    for s in range(servers):
+        for c in range(chunks):
+            if st.arrival[s, c] < np.inf:
+                for h in range(NEARNESS_HEADS):
+                    for d in range(servers):
+                        tape.d_attention[h, s, d] += tape.debt[h, d, c]

@@ -1,0 +1,257 @@
+"""Tree packing: one flow tree per chunk, such that the trees together spread evenly over the links.
+
+Trees are grown by Prim with link prices that rise exponentially with the load (the rule of multiplicative-weights
+packing, Garg and Koenemann 2007), then servers are given cheaper parents for some rounds.
+"""
+
+from typing import NamedTuple
+
+import numpy as np
+from numba import njit
+from numpy.typing import NDArray
+
+from gnnsched.collective.decode.paths import Paths
+
+IMPROVEMENT_ROUNDS = 4
+# exp(STEEPNESS * load / largest load) prices a link: high enough that links twice as loaded are avoided.
+STEEPNESS = 6.0
+# A deep tree makes the pipeline's tail long: each hop from the root makes a path this much dearer.
+DEPTH_PRICE = 0.05
+
+Floats = NDArray[np.float64]
+Ints = NDArray[np.int32]
+Longs = NDArray[np.int64]
+
+
+class Trees(NamedTuple):
+    """Packed trees of C chunks over S servers.
+
+    ``path`` (C, S) int32: the path by which the server is reached, -1 at the root and where the tree does not
+    go; ``tail`` (C, S): seconds from the start of that transfer to the last arrival below it, were the chunk
+    alone; ``price`` (P,): final price of each path; ``load`` (m,): seconds of work per link.
+    """
+
+    path: Ints
+    tail: Floats
+    price: Floats
+    load: Floats
+
+
+@njit(cache=True)
+def _add(path: int, sign: float, start: Longs, links: Ints, work: Floats, scale: float, load: Floats, toll: Floats) -> None:
+    """Put a path's work on its links (or take it off) and price them anew."""
+    for k in range(start[path], start[path + 1]):
+        e = links[k]
+        load[e] += sign * work[e]
+        toll[e] = work[e] * np.exp(min(STEEPNESS * (load[e] + work[e]) / scale, 600.0))
+
+
+@njit(cache=True)
+def _price(path: int, start: Longs, links: Ints, toll: Floats) -> float:
+    total = 0.0
+    for k in range(start[path], start[path + 1]):
+        total += toll[links[k]]
+    return total
+
+
+@njit(cache=True)
+def _grow(
+    root: int,
+    source: Ints,
+    target: Ints,
+    start: Longs,
+    links: Ints,
+    into: Longs,
+    out: Longs,
+    out_paths: Longs,
+    work: Floats,
+    scale: float,
+    load: Floats,
+    toll: Floats,
+    parent: Ints,
+) -> None:
+    """Prim from ``root`` over all servers; ``parent`` (S,) gets the path into each."""
+    servers = len(parent)
+    joined = np.zeros(servers, np.bool_)
+    depth = np.zeros(servers)
+    best = np.full(servers, np.inf)
+    best_path = np.full(servers, -1, np.int64)
+    joined[root] = True
+    newest = root
+    for _ in range(servers - 1):
+        for i in range(out[newest], out[newest + 1]):
+            p = out_paths[i]
+            if not joined[target[p]]:
+                cost = _price(p, start, links, toll) * (1.0 + DEPTH_PRICE * depth[newest])
+                if cost < best[target[p]]:
+                    best[target[p]], best_path[target[p]] = cost, p
+        while True:
+            pick = -1
+            for d in range(servers):
+                if not joined[d] and best_path[d] >= 0 and (pick < 0 or best[d] < best[pick]):
+                    pick = d
+            # Links got dearer since this price was noted: look again before believing it.
+            p = best_path[pick]
+            if _price(p, start, links, toll) * (1.0 + DEPTH_PRICE * depth[source[p]]) <= best[pick] * (1.0 + 1e-12):
+                break
+            best[pick] = np.inf
+            for p in range(into[pick], into[pick + 1]):
+                if joined[source[p]]:
+                    cost = _price(p, start, links, toll) * (1.0 + DEPTH_PRICE * depth[source[p]])
+                    if cost < best[pick]:
+                        best[pick], best_path[pick] = cost, p
+        joined[pick] = True
+        parent[pick] = best_path[pick]
+        depth[pick] = depth[source[best_path[pick]]] + 1.0
+        _add(best_path[pick], 1.0, start, links, work, scale, load, toll)
+        newest = pick
+
+
+@njit(cache=True)
+def _drop_idle_relays(
+    needs: NDArray[np.bool_], source: Ints, start: Longs, links: Ints, work: Floats, scale: float, load: Floats, toll: Floats, parent: Ints
+) -> None:
+    """Relays that serve nobody are of no use in a tree: take them off, leaf by leaf."""
+    servers = len(parent)
+    children = np.zeros(servers, np.int64)
+    for d in range(servers):
+        if parent[d] >= 0:
+            children[source[parent[d]]] += 1
+    changed = True
+    while changed:
+        changed = False
+        for d in range(servers):
+            if not needs[d] and parent[d] >= 0 and children[d] == 0:
+                children[source[parent[d]]] -= 1
+                _add(parent[d], -1.0, start, links, work, scale, load, toll)
+                parent[d] = -1
+                changed = True
+
+
+@njit(cache=True)
+def _improve(
+    root: int,
+    first: int,
+    source: Ints,
+    start: Longs,
+    links: Ints,
+    into: Longs,
+    work: Floats,
+    scale: float,
+    load: Floats,
+    toll: Floats,
+    parent: Ints,
+) -> None:
+    """Give each server of one tree the cheapest parent that does not hang below it."""
+    servers = len(parent)
+    for i in range(servers):
+        d = (i + first) % servers
+        if parent[d] < 0:
+            continue
+        old = parent[d]
+        _add(old, -1.0, start, links, work, scale, load, toll)
+        choice = old
+        least = np.inf
+        for p in range(into[d], into[d + 1]):
+            at = source[p]
+            if at != root and parent[at] < 0:
+                continue
+            hops = 0
+            while at != root and at != d:
+                at = source[parent[at]]
+                hops += 1
+            if at == d:
+                continue
+            cost = _price(p, start, links, toll) * (1.0 + DEPTH_PRICE * hops)
+            if p == old:
+                cost *= 0.999  # no change without gain
+            if cost < least:
+                choice, least = p, cost
+        parent[d] = choice
+        _add(choice, 1.0, start, links, work, scale, load, toll)
+
+
+@njit(cache=True)
+def _tails(source: Ints, duration: Floats, parent: Ints, tail: Floats) -> None:
+    """``tail`` (S,): longest way from the start of the transfer into a server to an arrival below it."""
+    for d in range(len(parent)):
+        at = d
+        total = 0.0
+        while parent[at] >= 0:
+            total += duration[parent[at]]
+            if tail[at] >= total:
+                break
+            tail[at] = total
+            at = source[parent[at]]
+
+
+@njit(cache=True)
+def _pack(
+    source: Ints,
+    target: Ints,
+    start: Longs,
+    links: Ints,
+    into: Longs,
+    duration: Floats,
+    work: Floats,
+    needs: NDArray[np.bool_],
+    roots: Ints,
+    order: Longs,
+    rounds: int,
+) -> tuple[Ints, Floats, Floats, Floats]:
+    servers = len(into) - 1
+    chunks = len(roots)
+    count = np.zeros(servers + 1, np.int64)
+    for p in range(len(source)):
+        count[source[p] + 1] += 1
+    out = np.cumsum(count)
+    out_paths = np.argsort(source, kind="mergesort")
+    parent = np.full((chunks, servers), -1, np.int32)
+    load = np.zeros(len(work))
+    toll = np.zeros(len(work))
+    for turn in range(chunks * (1 + rounds)):
+        c = order[turn % chunks]
+        # Loads are compared with the largest so far, so that early trees spread as well as late ones.
+        scale = max(load.max(), work.max())
+        for e in range(len(work)):
+            toll[e] = work[e] * np.exp(min(STEEPNESS * (load[e] + work[e]) / scale, 600.0))
+        if turn < chunks:
+            _grow(roots[c], source, target, start, links, into, out, out_paths, work, scale, load, toll, parent[c])
+            _drop_idle_relays(needs, source, start, links, work, scale, load, toll, parent[c])
+        else:
+            _improve(roots[c], turn, source, start, links, into, work, scale, load, toll, parent[c])
+    price = np.zeros(len(source))
+    for p in range(len(source)):
+        price[p] = _price(p, start, links, toll)
+    tail = np.zeros((chunks, servers))
+    for c in range(chunks):
+        _tails(source, duration, parent[c], tail[c])
+    return parent, tail, price, load
+
+
+def pack_trees(
+    paths: Paths,
+    bandwidth: Floats,
+    chunk_bytes: float,
+    needs: NDArray[np.bool_],
+    roots: Ints,
+    rng: np.random.Generator,
+) -> Trees:
+    """One flow tree per chunk over the servers of ``paths``, relays (``needs`` False) only where they serve somebody.
+
+    ``roots`` (C,) are server numbers; ``rng`` shuffles the order in which trees are grown.
+    """
+    parent, tail, price, load = _pack(
+        paths.source,
+        paths.target,
+        paths.start,
+        paths.links,
+        paths.into,
+        paths.latency + chunk_bytes / paths.rate,
+        chunk_bytes / bandwidth,
+        needs,
+        np.asarray(roots, np.int32),
+        rng.permutation(len(roots)),
+        IMPROVEMENT_ROUNDS,
+    )
+    return Trees(parent, tail, price, load)

@@ -1,0 +1,169 @@
+"""What the compiled event loop reads: a network's paths, the chunks to deliver, and features that stay fixed."""
+
+from typing import NamedTuple
+
+import numpy as np
+from numba import njit
+from numpy.typing import NDArray
+
+from gnnsched.collective.decode.packing import Trees
+from gnnsched.collective.decode.paths import Paths
+from gnnsched.topology import Topology
+
+# Features of a chunk for a path (the phi of the score function), in the order of the columns of ``Scores.chunk``.
+CHUNK_FEATURES = (
+    "constant",
+    "log_holders",
+    "near_0",
+    "log_near_0",
+    "near_1",
+    "log_near_1",
+    "regret_duration",
+    "regret_load",
+    "need_of_target",
+    "log_useful",
+    "random_priority",
+    "in_packed_tree",
+    "packed_price",
+    "packed_tail",
+)
+# Features of an idle path, in the order of the columns of ``Scores.path``.
+PATH_FEATURES = ("constant", "progress", "rarest", "log_useful", "log_rate_share", "longest_tail", "need_of_target")
+NEARNESS_HEADS = 2
+NEARNESS_FLOOR = 0.02
+
+
+class Flows(NamedTuple):
+    """F in-flight flows: flow i takes ``rate`` (F,) bytes/s of ``links[start[i]:start[i+1]]`` until ``until`` (F,) s."""
+
+    start: NDArray[np.int64]
+    links: NDArray[np.int32]
+    rate: NDArray[np.float64]
+    until: NDArray[np.float64]
+
+
+NO_FLOWS = Flows(np.zeros(1, np.int64), np.zeros(0, np.int32), np.zeros(0), np.zeros(0))
+
+
+class Problem(NamedTuple):
+    """One all-gather to plan: S servers, C chunks of ``chunk_bytes[0]`` bytes, P candidate paths, m links.
+
+    ``root`` (C,): server number that has the chunk at time 0; ``needs`` (S,): must get every chunk (relays need
+    not). ``duration`` (S, S): least seconds from one server to another for a chunk at ordinary rates, inf
+    without a path; ``load`` (S, S) and ``path_load`` (P,): share of all shortest-path traffic on the path's
+    busiest links, relative to the mean. ``tree_path`` (C, S): the path by which the packed tree of chunk c
+    reaches server d (-1 at the root), ``tail`` (C, S): seconds of transfers below that edge as a share of
+    the longest; ``price`` (P,): packing price of a path.
+    """
+
+    bandwidth: NDArray[np.float64]
+    source: NDArray[np.int32]
+    target: NDArray[np.int32]
+    start: NDArray[np.int64]
+    links: NDArray[np.int32]
+    offset: NDArray[np.float64]
+    latency: NDArray[np.float64]
+    rate: NDArray[np.float64]
+    into: NDArray[np.int64]
+    group: NDArray[np.int64]
+    group_into: NDArray[np.int64]
+    through: NDArray[np.int64]
+    through_paths: NDArray[np.int32]
+    needs: NDArray[np.bool_]
+    root: NDArray[np.int32]
+    chunk_bytes: NDArray[np.float64]
+    log_duration: NDArray[np.float64]
+    log_load: NDArray[np.float64]
+    path_log_load: NDArray[np.float64]
+    tree_path: NDArray[np.int32]
+    tail: NDArray[np.float64]
+    log_price: NDArray[np.float64]
+    flow_start: NDArray[np.int64]
+    flow_links: NDArray[np.int32]
+    flow_rate: NDArray[np.float64]
+    flow_until: NDArray[np.float64]
+
+
+@njit(cache=True)
+def _pair_minimum(
+    servers: int, source: NDArray[np.int32], target: NDArray[np.int32], value: NDArray[np.float64]
+) -> NDArray[np.float64]:
+    best = np.full((servers, servers), np.inf)
+    for p in range(len(source)):
+        best[source[p], target[p]] = min(best[source[p], target[p]], value[p])
+    return best
+
+
+@njit(cache=True)
+def _path_load(
+    servers: int,
+    bandwidth: NDArray[np.float64],
+    source: NDArray[np.int32],
+    target: NDArray[np.int32],
+    start: NDArray[np.int64],
+    links: NDArray[np.int32],
+) -> NDArray[np.float64]:
+    """Betweenness per bandwidth, summed over the path's links, relative to the mean path."""
+    pairs = np.zeros((servers, servers))
+    for p in range(len(source)):
+        pairs[source[p], target[p]] += 1.0
+    load = np.zeros(len(bandwidth))
+    for p in range(len(source)):
+        for k in range(start[p], start[p + 1]):
+            load[links[k]] += 1.0 / pairs[source[p], target[p]] / bandwidth[links[k]]
+    total = np.zeros(len(source))
+    for p in range(len(source)):
+        for k in range(start[p], start[p + 1]):
+            total[p] += load[links[k]]
+    return total / max(total.mean(), 1e-300) if len(total) else total
+
+
+def make_problem(
+    topology: Topology,
+    paths: Paths,
+    chunk_bytes: float,
+    root: NDArray[np.int32],
+    trees: Trees | None = None,
+    flows: Flows = NO_FLOWS,
+) -> Problem:
+    """Put a network's paths, the chunks' roots (server numbers), packed trees and flows in the kernel's form."""
+    servers = paths.num_servers
+    duration = paths.latency + chunk_bytes / paths.rate
+    path_load = _path_load(servers, topology.bandwidth, paths.source, paths.target, paths.start, paths.links)
+    chunks = len(root)
+    if trees is None:
+        tree_path = np.full((chunks, servers), -1, np.int32)
+        tail = np.zeros((chunks, servers))
+        log_price = np.zeros(paths.num_paths)
+    else:
+        tree_path = trees.path
+        tail = trees.tail / max(float(trees.tail.max()), 1e-300)
+        log_price = np.log(np.maximum(trees.price, 1e-300))
+    return Problem(
+        topology.bandwidth,
+        paths.source,
+        paths.target,
+        paths.start,
+        paths.links,
+        paths.offset,
+        paths.latency,
+        paths.rate,
+        paths.into,
+        paths.group,
+        paths.group_into,
+        paths.through,
+        paths.through_paths,
+        topology.is_participant[paths.nodes],
+        np.asarray(root, np.int32),
+        np.array([chunk_bytes]),
+        np.log(_pair_minimum(servers, paths.source, paths.target, duration)),
+        np.log(_pair_minimum(servers, paths.source, paths.target, path_load)),
+        np.log(path_load),
+        tree_path,
+        tail,
+        log_price,
+        flows.start,
+        flows.links,
+        flows.rate,
+        flows.until,
+    )

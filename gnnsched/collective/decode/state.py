@@ -1,0 +1,358 @@
+"""The mutable state of the compiled event loop, and the elementary moves on it.
+
+A transfer occupies a slot; its bookings, one per link of its path, hang in a list per link. Rates are counted
+conservatively: a booking that ends after a moment counts as used at that moment even if it starts later, so
+that no plan can overload a link.
+"""
+
+from typing import NamedTuple
+
+import numpy as np
+from numba import njit
+from numpy.typing import NDArray
+
+from gnnsched.collective.decode.problem import NEARNESS_FLOOR, NEARNESS_HEADS, Problem
+
+Floats = NDArray[np.float64]
+Ints = NDArray[np.int32]
+Longs = NDArray[np.int64]
+Words = NDArray[np.uint64]
+
+# A rate within this of the ordinary one counts as the whole of it.
+WHOLE = 1.0 - 1e-9
+
+# Places in State.real ...
+NOW, WINDOW, TOLERANCE, PROGRESS, FLOOR, MEAN_NEED = range(6)
+# ... and in State.count.
+FREE, FRESH, NEEDED, EVENT, BUDGET, STAMP, PICK, CHOICE = range(8)
+
+UNUSED, STARTED, COMMITTED = 0, 1, 2
+
+_DEBRUIJN = np.uint64(0x03F79D71B4CB0A89)
+
+
+def _debruijn_table() -> NDArray[np.int64]:
+    table = np.zeros(64, np.int64)
+    for bit in range(64):
+        table[((1 << bit) * 0x03F79D71B4CB0A89 % (1 << 64)) >> 58] = bit
+    return table
+
+
+_BIT = _debruijn_table()
+
+
+class State(NamedTuple):
+    """See the module; S servers, C chunks, W = ceil(C / 64) words, H nearness heads, T transfer slots, L longest path.
+
+    ``arrival`` (S, C): seconds, inf where not on its way; ``holds``, ``wants`` (S, W): bits of chunks that a
+    server can send now, and of those neither held nor awaited; ``need`` (S,): number of the latter;
+    ``holders`` (C,): servers that hold or await the chunk; ``near``, ``log_near`` (H, S, C) and ``least_duration``,
+    ``least_load`` (S, C, logs): what the committed holders mean to a server; ``head`` (m,), ``next``, ``ends``
+    (T*L + flow links): lists of bookings; ``slot_*`` (T,): the transfers; ``free`` (T,): stack of unused slots;
+    ``fresh``: slots started in this event; ``candidate``, ``score`` (C,) and ``weight``: scratch.
+    """
+
+    arrival: Floats
+    holds: Words
+    wants: Words
+    need: Longs
+    holders: Longs
+    log_share: Floats
+    near: Floats
+    log_near: Floats
+    least_duration: Floats
+    least_load: Floats
+    head: Ints
+    next: Ints
+    ends: Floats
+    slot_path: Ints
+    slot_chunk: Ints
+    slot_rate: Floats
+    slot_start: Floats
+    slot_end: Floats
+    slot_event: Longs
+    slot_state: NDArray[np.uint8]
+    free: Ints
+    fresh: Ints
+    visited: Longs
+    candidate: Ints
+    score: Floats
+    weight: Floats
+    random: Floats
+    real: Floats
+    count: Longs
+    longest: Longs
+
+
+@njit(cache=True)
+def lowest_bit(word: np.uint64) -> int:
+    """Index of the lowest bit set (de Bruijn multiplication)."""
+    isolated = word & (~word + np.uint64(1))
+    return _BIT[(isolated * _DEBRUIJN) >> np.uint64(58)]
+
+
+@njit(cache=True)
+def announce(pr: Problem, attention: Floats, st: State, server: int, chunk: int) -> None:
+    """Server holds or awaits the chunk for good: tell everybody what that means to them."""
+    for d in range(len(pr.needs)):
+        for h in range(NEARNESS_HEADS):
+            st.near[h, d, chunk] += attention[h, server, d]
+            st.log_near[h, d, chunk] = np.log(NEARNESS_FLOOR + st.near[h, d, chunk])
+        st.least_duration[d, chunk] = min(st.least_duration[d, chunk], pr.log_duration[server, d])
+        st.least_load[d, chunk] = min(st.least_load[d, chunk], pr.log_load[server, d])
+
+
+@njit(cache=True)
+def left_from(pr: Problem, st: State, link: int, time: float) -> float:
+    """Rate left on a link for an occupancy that begins at ``time``, bytes/s."""
+    left = pr.bandwidth[link]
+    longest = st.longest[0]
+    booking = st.head[link]
+    while booking >= 0:
+        if st.ends[booking] > time:
+            slot = booking // longest
+            left -= st.slot_rate[slot]
+        booking = st.next[booking]
+    return left
+
+
+@njit(cache=True)
+def prune(st: State, link: int, time: float) -> None:
+    """Take bookings that have ended by ``time`` off a link's list."""
+    before = -1
+    booking = st.head[link]
+    while booking >= 0:
+        after = st.next[booking]
+        if st.ends[booking] <= time:
+            if before < 0:
+                st.head[link] = after
+            else:
+                st.next[before] = after
+        else:
+            before = booking
+        booking = after
+
+
+@njit(cache=True)
+def earliest(pr: Problem, st: State, link: int, time: float, rate: float) -> float:
+    """First moment from ``time`` on at which the link has ``rate`` left, counting no booking made later."""
+    longest = st.longest[0]
+    tolerance = st.real[TOLERANCE]
+    moment = time
+    while left_from(pr, st, link, moment + tolerance) < rate * WHOLE:
+        following = np.inf
+        booking = st.head[link]
+        while booking >= 0:
+            if st.ends[booking] > moment + tolerance and st.slot_rate[booking // longest] > 0.0:
+                following = min(following, st.ends[booking])
+            booking = st.next[booking]
+        if following == np.inf:
+            return np.inf
+        moment = following
+    return moment
+
+
+@njit(cache=True)
+def opening(pr: Problem, st: State, path: int) -> tuple[float, float]:
+    """When and at which rate a path can start at this event: (seconds, bytes/s), rate 0 if it cannot.
+
+    At the ordinary rate now, else at the ordinary rate within the decision window, else now at what is left
+    where that is at least the floor's share of the ordinary rate.
+    """
+    now, window, tolerance = st.real[NOW], st.real[WINDOW], st.real[TOLERANCE]
+    rate = pr.rate[path]
+    left = rate
+    first, last = pr.start[path], pr.start[path + 1]
+    for k in range(first, last):
+        left = min(left, left_from(pr, st, pr.links[k], now + pr.offset[k] + tolerance))
+        if left < rate * WHOLE and window == 0.0 and left < st.real[FLOOR] * rate:
+            return now, 0.0
+    if left >= rate * WHOLE:
+        return now, left
+    if window > 0.0:
+        start = now
+        for k in range(first, last):
+            moment = earliest(pr, st, pr.links[k], now + pr.offset[k], rate) - pr.offset[k]
+            start = max(start, moment)
+            if start > now + window:
+                break
+        if start <= now + window:
+            then = rate
+            for k in range(first, last):
+                then = min(then, left_from(pr, st, pr.links[k], start + pr.offset[k] + tolerance))
+            return start, then
+    if left >= st.real[FLOOR] * rate:
+        return now, left
+    return now, 0.0
+
+
+@njit(cache=True)
+def allowed(pr: Problem, guide: float, path: int, chunk: int) -> bool:
+    """Whether the packed trees let the chunk take this path: its tree's edge, or one priced within ``guide`` (log)."""
+    if guide == np.inf:
+        return True
+    planned = pr.tree_path[chunk, pr.target[path]]
+    if planned < 0:
+        return False
+    if pr.source[planned] == pr.source[path]:
+        return True
+    return pr.log_price[path] <= pr.log_price[planned] + guide and guide > 0.0
+
+
+@njit(cache=True)
+def anything_useful(pr: Problem, st: State, guide: float, path: int) -> bool:
+    """Whether the path's source can send its target a chunk that it wants."""
+    s, d = pr.source[path], pr.target[path]
+    for w in range(st.holds.shape[1]):
+        word = st.holds[s, w] & st.wants[d, w]
+        if guide == np.inf:
+            if word != np.uint64(0):
+                return True
+            continue
+        while word != np.uint64(0):
+            if allowed(pr, guide, path, w * 64 + lowest_bit(word)):
+                return True
+            word &= word - np.uint64(1)
+    return False
+
+
+@njit(cache=True)
+def book(pr: Problem, st: State, slot: int) -> None:
+    """Put a slot's transfer on its links and take the chunk off its target's wants."""
+    path, chunk = st.slot_path[slot], st.slot_chunk[slot]
+    d = pr.target[path]
+    longest = st.longest[0]
+    work = pr.chunk_bytes[0] / st.slot_rate[slot]
+    for k in range(pr.start[path], pr.start[path + 1]):
+        booking = slot * longest + (k - pr.start[path])
+        link = pr.links[k]
+        st.ends[booking] = st.slot_start[slot] + pr.offset[k] + work
+        st.next[booking] = st.head[link]
+        st.head[link] = booking
+    st.arrival[d, chunk] = st.slot_end[slot]
+    st.wants[d, chunk >> 6] &= ~(np.uint64(1) << np.uint64(chunk & 63))
+    st.need[d] -= 1
+    if pr.needs[d]:
+        st.count[NEEDED] -= 1
+    st.holders[chunk] += 1
+    st.slot_state[slot] = STARTED
+
+
+@njit(cache=True)
+def start_transfer(pr: Problem, st: State, path: int, chunk: int, start: float, rate: float) -> int:
+    """Start a transfer in this event; returns its slot."""
+    st.count[FREE] -= 1
+    slot = st.free[st.count[FREE]]
+    begin = max(start, st.arrival[pr.source[path], chunk])
+    st.slot_path[slot] = path
+    st.slot_chunk[slot] = chunk
+    st.slot_rate[slot] = rate
+    st.slot_start[slot] = begin
+    st.slot_end[slot] = begin + pr.latency[path] + pr.chunk_bytes[0] / rate
+    st.slot_event[slot] = st.count[EVENT]
+    book(pr, st, slot)
+    st.fresh[st.count[FRESH]] = slot
+    st.count[FRESH] += 1
+    return slot
+
+
+@njit(cache=True)
+def take_back(pr: Problem, st: State, slot: int) -> None:
+    """Undo ``book`` of a transfer started in this event; the slot keeps its data, so that it can be booked again."""
+    path, chunk = st.slot_path[slot], st.slot_chunk[slot]
+    d = pr.target[path]
+    longest = st.longest[0]
+    for k in range(pr.start[path], pr.start[path + 1]):
+        wanted = slot * longest + (k - pr.start[path])
+        link = pr.links[k]
+        booking = st.head[link]
+        if booking == wanted:
+            st.head[link] = st.next[wanted]
+            continue
+        while st.next[booking] != wanted:
+            booking = st.next[booking]
+        st.next[booking] = st.next[wanted]
+    st.arrival[d, chunk] = np.inf
+    st.wants[d, chunk >> 6] |= np.uint64(1) << np.uint64(chunk & 63)
+    st.need[d] += 1
+    if pr.needs[d]:
+        st.count[NEEDED] += 1
+    st.holders[chunk] -= 1
+    st.slot_state[slot] = UNUSED
+
+
+@njit(cache=True)
+def release_slot(st: State, slot: int) -> None:
+    """Give a slot whose transfer was taken back for good to the next one."""
+    st.free[st.count[FREE]] = slot
+    st.count[FREE] += 1
+
+
+def new_state(pr: Problem, window: float, floor: float, scale: float, random: Floats, budget: int) -> State:
+    """Everything at time 0 before roots are announced. ``scale`` (s): times closer than 1e-10 of it are one moment.
+
+    ``random`` (C,): the episode's random priority of each chunk.
+    """
+    servers, chunks = len(pr.needs), len(pr.root)
+    words = (chunks + 63) // 64
+    longest = int(np.diff(pr.start).max()) if len(pr.source) else 1
+    slots = servers * chunks + 8
+    flow_slots = len(pr.flow_rate)
+    flow_longest = int(np.diff(pr.flow_start).max()) if flow_slots else 0
+    longest = max(longest, flow_longest)
+    total = slots + flow_slots
+    counts = np.zeros(16, np.int64)
+    counts[FREE] = slots
+    holds = np.zeros((servers, words), np.uint64)
+    wants = np.zeros((servers, words), np.uint64)
+    wanted = np.ones((servers, chunks), bool)
+    wanted[pr.root, np.arange(chunks)] = False
+    # A relay is worth feeding only where a packed tree runs through it.
+    if (pr.tree_path >= 0).any():
+        wanted &= pr.needs[:, None] | (pr.tree_path.T >= 0)
+    server_index, chunk_index = np.nonzero(wanted)
+    np.bitwise_or.at(
+        wants, (server_index, chunk_index >> 6), np.uint64(1) << (chunk_index & 63).astype(np.uint64)
+    )
+    counts[NEEDED] = int(wanted[pr.needs].sum())
+    arrival = np.full((servers, chunks), np.inf)
+    arrival[pr.root, np.arange(chunks)] = 0.0
+    np.bitwise_or.at(
+        holds,
+        (pr.root, np.arange(chunks) >> 6),
+        np.uint64(1) << (np.arange(chunks) & 63).astype(np.uint64),
+    )
+    real = np.zeros(8)
+    real[WINDOW], real[TOLERANCE], real[FLOOR] = window, 1e-10 * scale, floor
+    return State(
+        arrival,
+        holds,
+        wants,
+        wanted.sum(1).astype(np.int64),
+        np.ones(chunks, np.int64),
+        np.log(np.maximum(np.arange(servers + 2), 1) / max(servers, 1)),
+        np.zeros((NEARNESS_HEADS, servers, chunks)),
+        np.full((NEARNESS_HEADS, servers, chunks), np.log(NEARNESS_FLOOR)),
+        np.full((servers, chunks), np.inf),
+        np.full((servers, chunks), np.inf),
+        np.full(len(pr.bandwidth), -1, np.int32),
+        np.full(total * longest, -1, np.int32),
+        np.zeros(total * longest),
+        np.zeros(total, np.int32),
+        np.zeros(total, np.int32),
+        np.zeros(total),
+        np.zeros(total),
+        np.zeros(total),
+        np.full(total, -1, np.int64),
+        np.zeros(total, np.uint8),
+        np.arange(slots - 1, -1, -1, dtype=np.int32),
+        np.zeros(servers * chunks + budget + 16, np.int32),
+        np.zeros(servers, np.int64),
+        np.zeros(chunks, np.int32),
+        np.zeros(chunks),
+        np.zeros(16),
+        random,
+        real,
+        counts,
+        np.array([longest], np.int64),
+    )

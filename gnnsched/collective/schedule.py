@@ -1,0 +1,67 @@
+"""A schedule: every transfer of one AllReduce, as columns."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gnnsched.topology import Topology
+
+REDUCE = 0
+BROADCAST = 1
+PHASES = ("reduce", "broadcast")
+
+
+@dataclass(frozen=True, eq=False)
+class Transfers:
+    """T transfers as columns; nothing is an object per transfer.
+
+    ``phase`` uint8 (REDUCE or BROADCAST), ``chunk`` int32, ``source`` and ``target`` int32 node indices,
+    ``path_start`` int64 (T+1,) and ``path_links`` int32: the links of transfer i are
+    ``path_links[path_start[i]:path_start[i+1]]`` in travel order; ``rate`` bytes/s; ``start`` and ``end`` in
+    seconds, ``end`` being the arrival (design: start + path latency + chunk bytes / rate).
+    """
+
+    phase: NDArray[np.uint8]
+    chunk: NDArray[np.int32]
+    source: NDArray[np.int32]
+    target: NDArray[np.int32]
+    path_start: NDArray[np.int64]
+    path_links: NDArray[np.int32]
+    rate: NDArray[np.float64]
+    start: NDArray[np.float64]
+    end: NDArray[np.float64]
+
+    def __len__(self) -> int:
+        return len(self.chunk)
+
+
+@dataclass(frozen=True, eq=False)
+class Schedule:
+    """All transfers of one AllReduce of ``message_bytes`` bytes on ``topology``.
+
+    ``roots`` int32 (C,): node index of each chunk's root; every chunk has message_bytes / C bytes.
+    ``planner`` says who made it (``{"name": ...}`` and whatever else helps to make it again).
+    """
+
+    topology: Topology
+    message_bytes: float
+    roots: NDArray[np.int32]
+    transfers: Transfers
+    planner: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def num_chunks(self) -> int:
+        return len(self.roots)
+
+    @property
+    def chunk_bytes(self) -> float:
+        return self.message_bytes / max(1, self.num_chunks)
+
+    @cached_property
+    def makespan(self) -> float:
+        """End of the last transfer, in seconds; 0 without transfers."""
+        return float(self.transfers.end.max()) if len(self.transfers) else 0.0
