@@ -55,8 +55,9 @@ def over_servers(topology: Topology, trees: FlowTrees) -> FlowTrees:
     direct = np.diff(switch_paths(topology, source, target).first) > 0
     if direct.all():
         return trees
+    indirect = iter(relay_sequences(topology, source[~direct], target[~direct]))
     sequences = [
-        [(s, t)] if reached else relay_sequences(topology, s, t)
+        [(s, t)] if reached else next(indirect)
         for s, t, reached in zip(source.tolist(), target.tolist(), direct.tolist())
     ]
     edges: list[tuple[int, int, int, int]] = []

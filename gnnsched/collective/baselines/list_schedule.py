@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from heapq import heappop, heappush
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numba import njit
@@ -47,6 +47,96 @@ def _pop(heap: NDArray[np.int64], base: int, size: int) -> None:
     heap[base + at] = item
 
 
+class _Bookings(NamedTuple):
+    """What each link has promised: linked lists in one pool, the latest end first.
+
+    ``newest`` (m,): a link's first booking, -1 for none; ``older``, ``end``, ``rate``: one entry per booking.
+    ``spare`` (2,): a list of released bookings (-1: none) and the number ever used.
+    """
+
+    newest: NDArray[np.int64]
+    older: NDArray[np.int64]
+    end: NDArray[np.float64]
+    rate: NDArray[np.float64]
+    spare: NDArray[np.int64]
+
+
+@njit(cache=True)
+def _free_from(bookings: _Bookings, bandwidth: NDArray[np.float64], link: int, rate: float) -> float:
+    """When ``link`` has ``rate`` left; minus infinity if it has it now and for ever."""
+    left = bandwidth[link] * (1.0 + RATE_SLACK) - rate
+    used = 0.0
+    at = bookings.newest[link]
+    while at >= 0:
+        used += bookings.rate[at]
+        if used > left:
+            return bookings.end[at]
+        at = bookings.older[at]
+    return -np.inf
+
+
+@njit(cache=True)
+def _book(bookings: _Bookings, link: int, until: float, rate: float, now: float) -> None:
+    """Take ``rate`` of ``link`` until then, and forget what ended before ``now``: it can stop nobody any more."""
+    booking = bookings.spare[0]
+    if booking >= 0:
+        bookings.spare[0] = bookings.older[booking]
+    else:
+        booking = bookings.spare[1]
+        bookings.spare[1] += 1
+    bookings.end[booking], bookings.rate[booking] = until, rate
+    before, at = -1, bookings.newest[link]
+    while at >= 0 and bookings.end[at] > until:
+        before, at = at, bookings.older[at]
+    bookings.older[booking] = at
+    if before < 0:
+        bookings.newest[link] = booking
+    else:
+        bookings.older[before] = booking
+    before = booking
+    while at >= 0 and bookings.end[at] > now:
+        before, at = at, bookings.older[at]
+    bookings.older[before] = -1
+    while at >= 0:
+        released = at
+        at = bookings.older[at]
+        bookings.older[released] = bookings.spare[0]
+        bookings.spare[0] = released
+
+
+@njit(cache=True)
+def _gates(
+    latency: NDArray[np.float64],
+    first: NDArray[np.int64],
+    path_start: NDArray[np.int64],
+    path_links: NDArray[np.int32],
+    path_rate: NDArray[np.float64],
+) -> tuple[NDArray[np.int64], NDArray[np.float64], NDArray[np.float64]]:
+    """First and last link (P, 2) where all paths of a pair share it, else -1; greatest latency before it; least rate.
+
+    A pair whose gate is shut need not have its paths tried.
+    """
+    pairs = len(first) - 1
+    link = np.full((pairs, 2), -1, np.int64)
+    ahead = np.zeros((pairs, 2))
+    rate = np.full(pairs, np.inf)
+    for p in range(pairs):
+        for path in range(first[p], first[p + 1]):
+            begin, end = path_start[path], path_start[path + 1]
+            before_last = 0.0
+            for k in range(begin, end - 1):
+                before_last += latency[path_links[k]]
+            ahead[p, 1] = max(ahead[p, 1], before_last)
+            rate[p] = min(rate[p], path_rate[path])
+            for side in range(2):
+                at = path_links[begin if side == 0 else end - 1]
+                if path == first[p]:
+                    link[p, side] = at
+                elif link[p, side] != at:
+                    link[p, side] = -1
+    return link, ahead, rate
+
+
 @njit(cache=True)
 def _run(
     bandwidth: NDArray[np.float64],
@@ -66,7 +156,7 @@ def _run(
     only when its links may have come free: each pair with waiting transfers has one wake-up time, a lower
     bound (bookings only ever push it back).
     """
-    count, pairs, links = len(pair), len(first) - 1, len(bandwidth)
+    count, pairs = len(pair), len(first) - 1
     chosen = np.full(count, -1, np.int64)
     start = np.full(count, np.nan)
     end = np.full(count, np.nan)
@@ -84,12 +174,15 @@ def _run(
     waiting = np.empty(count, np.int64)
     size = np.zeros(pairs, np.int64)
     has_wake = np.zeros(pairs, np.bool_)
-    # Bookings of a link, latest end first, as linked lists in one pool.
-    newest = np.full(links, -1, np.int64)
-    room = 4 * links + 16
-    booked_end, booked_rate = np.empty(room), np.empty(room)
-    older = np.arange(1, room + 1)
-    unused = 0
+    room = 0 if len(path_rate) == 0 else count * np.diff(path_start).max()
+    bookings = _Bookings(
+        np.full(len(bandwidth), -1, np.int64),
+        np.empty(room, np.int64),
+        np.empty(room),
+        np.empty(room),
+        np.array([-1, 0]),
+    )
+    gate_link, gate_ahead, gate_rate = _gates(latency, first, path_start, path_links, path_rate)
     events = [(0.0, 0)]  # arrival of transfer i: i; wake-up of pair p: -p - 1
     events.pop()
     touched = [0]  # pairs that may be able to start a transfer at this event
@@ -133,26 +226,24 @@ def _run(
         while len(turn) > 0:
             i = heappop(turn)
             p = pair[i]
-            wake = np.inf
-            for path in range(first[p], first[p + 1]):
-                earliest, ahead = -np.inf, 0.0
-                for k in range(path_start[path], path_start[path + 1]):
-                    link = path_links[k]
-                    left = bandwidth[link] * (1.0 + RATE_SLACK) - path_rate[path]
-                    used = 0.0
-                    at = newest[link]
-                    while at >= 0:
-                        used += booked_rate[at]
-                        if used > left:
-                            earliest = max(earliest, booked_end[at] - ahead)
-                            break
-                        at = older[at]
-                    ahead += latency[link]
-                wake = min(wake, earliest)
-                if earliest <= now + tolerance:
-                    chosen[i] = path
-                    start[i] = max(now, ready[i], earliest)
-                    break
+            wake = -np.inf
+            for side in range(2):
+                if gate_link[p, side] >= 0:
+                    shut = _free_from(bookings, bandwidth, gate_link[p, side], gate_rate[p])
+                    wake = max(wake, shut - gate_ahead[p, side])
+            if wake <= now + tolerance:
+                wake = np.inf
+                for path in range(first[p], first[p + 1]):
+                    earliest, ahead = -np.inf, 0.0
+                    for k in range(path_start[path], path_start[path + 1]):
+                        free = _free_from(bookings, bandwidth, path_links[k], path_rate[path])
+                        earliest = max(earliest, free - ahead)
+                        ahead += latency[path_links[k]]
+                    wake = min(wake, earliest)
+                    if earliest <= now + tolerance:
+                        chosen[i] = path
+                        start[i] = max(now, ready[i], earliest)
+                        break
             if chosen[i] < 0:
                 if not has_wake[p]:
                     has_wake[p] = True
@@ -162,34 +253,8 @@ def _run(
             duration = chunk_bytes / path_rate[path]
             ahead = 0.0
             for k in range(path_start[path], path_start[path + 1]):
-                link = path_links[k]
-                until = start[i] + ahead + duration
-                ahead += latency[link]
-                if unused == len(older):
-                    booked_end = np.concatenate((booked_end, np.empty(unused)))
-                    booked_rate = np.concatenate((booked_rate, np.empty(unused)))
-                    older = np.concatenate((older, np.arange(unused + 1, 2 * unused + 1)))
-                booking = unused
-                unused = older[booking]
-                booked_end[booking], booked_rate[booking] = until, path_rate[path]
-                before, at = -1, newest[link]
-                while at >= 0 and booked_end[at] > until:
-                    before, at = at, older[at]
-                older[booking] = at
-                if before < 0:
-                    newest[link] = booking
-                else:
-                    older[before] = booking
-                # What ended before now can stop nobody any more.
-                before = booking
-                while at >= 0 and booked_end[at] > now:
-                    before, at = at, older[at]
-                older[before] = -1
-                while at >= 0:
-                    released = at
-                    at = older[at]
-                    older[released] = unused
-                    unused = released
+                _book(bookings, path_links[k], start[i] + ahead + duration, path_rate[path], now)
+                ahead += latency[path_links[k]]
             end[i] = start[i] + ahead + duration
             heappush(events, (end[i], i))
             _pop(waiting, waiting_start[p], size[p])

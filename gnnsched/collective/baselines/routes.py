@@ -132,24 +132,26 @@ def switch_paths(topology: Topology, source: NDArray[np.int32], target: NDArray[
     return _search(topology, source, target, topology.is_switch)
 
 
-def relay_sequences(topology: Topology, source: int, target: int) -> list[tuple[int, ...]]:
-    """Up to 8 sequences of servers from ``source`` to ``target`` along shortest paths, servers crossed too.
+def relay_sequences(
+    topology: Topology, source: NDArray[np.int32], target: NDArray[np.int32]
+) -> list[list[tuple[int, ...]]]:
+    """For each pair up to 8 sequences of servers from source to target along shortest paths, servers crossed.
 
-    Raises InputError where no path leads from one to the other.
+    The pairs must come sorted by source. Raises InputError where no path leads from one to the other.
     """
-    paths = _search(
-        topology,
-        np.array([source], np.int32),
-        np.array([target], np.int32),
-        np.ones(topology.num_nodes, bool),
-    )
-    sequences: dict[tuple[int, ...], None] = {}
-    for path in range(paths.first[-1]):
-        nodes = topology.link_target[paths.links[paths.path_start[path] : paths.path_start[path + 1]]]
-        sequences[(source, *nodes[~topology.is_switch[nodes]].tolist())] = None
-    if not sequences:
-        ends = topology.node_ids[source], topology.node_ids[target]
-        raise InputError(
-            f"topology {topology.name}: no path from {ends[0]!r} to {ends[1]!r}; add the missing link"
-        )
-    return list(sequences)
+    paths = _search(topology, source, target, np.ones(topology.num_nodes, bool))
+    passed = topology.link_target[paths.links]
+    kept = ~topology.is_switch[passed]
+    # How many servers have been passed before each path.
+    start = np.concatenate(([0], np.cumsum(kept)))[paths.path_start].tolist()
+    servers = passed[kept].tolist()
+    result = []
+    for p, (s, t) in enumerate(zip(source.tolist(), target.tolist())):
+        found = range(paths.first[p], paths.first[p + 1])
+        if not found:
+            ends = topology.node_ids[s], topology.node_ids[t]
+            raise InputError(
+                f"topology {topology.name}: no path from {ends[0]!r} to {ends[1]!r}; add the missing link"
+            )
+        result.append(list(dict.fromkeys((s, *servers[start[i] : start[i + 1]]) for i in found)))
+    return result
