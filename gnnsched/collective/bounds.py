@@ -9,8 +9,8 @@ import numpy as np
 from scipy.sparse import csr_array
 from scipy.sparse.csgraph import dijkstra
 
-from gnnsched.collective.allreduce_lp import allreduce_lp_bound
 from gnnsched.collective.all_gather_bound import all_gather_bound, reduce_scatter_bound, rs_ag_bound
+from gnnsched.collective.allreduce_lp import allreduce_lp_bound
 from gnnsched.topology import Topology
 
 __all__ = [
