@@ -177,6 +177,9 @@ def encode_topology(topology: Topology) -> bytes:
     kept = np.arange(topology.num_links)
     if opposite is not None:
         kept = kept[kept < opposite]
+        # all cables of a pair the same way round, or they would look like two directions
+        turned = topology.link_source[kept] > topology.link_target[kept]
+        kept = np.where(turned, opposite[kept], kept)
     edges = [
         {
             "source": ids[topology.link_source[link]],
