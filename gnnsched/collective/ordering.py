@@ -4,6 +4,8 @@ import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
+from gnnsched.collective.schedule import REDUCE
+
 
 @njit(cache=True)
 def group_by_key(keys: NDArray, order: NDArray, groups: int) -> tuple[NDArray, NDArray]:
@@ -69,3 +71,55 @@ def occupancies(
     first, grouped = group_by_key(path_links, in_order, num_links)
     sort_groups(first, grouped, begins)
     return owner, offset, first, grouped
+
+
+@njit(cache=True)
+def data_groups(
+    phase: NDArray,
+    chunk: NDArray,
+    source: NDArray,
+    target: NDArray,
+    start: NDArray,
+    end: NDArray,
+    order: NDArray,
+    roots: NDArray,
+    nodes: int,
+    slack: float,
+) -> tuple[NDArray, NDArray, int]:
+    """What every transfer waits for, as planned: (group that it feeds, that it needs, number of groups).
+
+    A group is data at one server: the partial sum that the next reduce transfer takes along, the final value
+    at a root, or the first copy of a final value elsewhere. It is there when all transfers that feed it have
+    arrived. -1: feeds or needs nothing. Arrivals within ``slack`` after a start count as in time.
+    """
+    first, starts = group_by_key(chunk, order, len(roots))
+    ends = starts.copy()
+    sort_groups(first, ends, end)
+    feeds = np.full(len(chunk), -1, np.int64)
+    needs = np.full(len(chunk), -1, np.int64)
+    partial = np.empty(nodes, np.int64)
+    copy = np.empty(nodes, np.int64)
+    groups = 0
+    for c in range(len(roots)):
+        partial[:] = -1
+        copy[:] = -1
+        i = first[c]
+        for j in range(first[c], first[c + 1]):
+            arriving = ends[j]
+            while i < first[c + 1] and start[starts[i]] + slack < end[arriving]:
+                sent = starts[i]
+                i += 1
+                s = source[sent]
+                if phase[sent] == REDUCE:
+                    needs[sent] = partial[s]
+                    partial[s] = -1
+                else:
+                    needs[sent] = partial[s] if s == roots[c] else copy[s]
+            held = partial if phase[arriving] == REDUCE else copy
+            if held[target[arriving]] < 0:
+                held[target[arriving]] = groups
+                groups += 1
+            elif phase[arriving] != REDUCE:
+                continue  # a later copy of what is there already holds nobody up
+            feeds[arriving] = held[target[arriving]]
+    return feeds, needs, groups
