@@ -78,8 +78,8 @@ def simulate(schedule: Schedule, topology: Topology | None = None) -> Simulation
     truncated = None
     if stuck >= 0:
         truncated = (
-            f"the order of the transfers cannot be kept with these latencies: transfer {stuck} and others wait "
-            "for each other"
+            f"the order of the transfers cannot be kept with these latencies: transfer {stuck} and others "
+            "wait for each other"
         )
     return summarise(schedule, network, start, start + delay + duration, truncated)
 
@@ -122,7 +122,7 @@ def planned_order(schedule: Schedule) -> tuple[NDArray[np.int64], NDArray[np.int
 
 
 def path_rates(schedule: Schedule, network: Topology) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Each transfer's rate, at most what every link of its path has, and its path's latency, on ``network``."""
+    """Each transfer's rate, at most what the links of its path have, and its path latency."""
     t = schedule.transfers
     if not len(t):
         return t.rate, t.rate
