@@ -77,7 +77,7 @@ def _free_from(bookings: _Bookings, bandwidth: NDArray[np.float64], link: int, r
 
 @njit(cache=True)
 def _book(bookings: _Bookings, link: int, until: float, rate: float, now: float) -> None:
-    """Take ``rate`` of ``link`` until then, and forget what ended before ``now``: it can stop nobody any more."""
+    """Take ``rate`` of ``link``; forget what ended before ``now``, as it can stop nobody any more."""
     booking = bookings.spare[0]
     if booking >= 0:
         bookings.spare[0] = bookings.older[booking]
@@ -112,9 +112,10 @@ def _gates(
     path_links: NDArray[np.int32],
     path_rate: NDArray[np.float64],
 ) -> tuple[NDArray[np.int64], NDArray[np.float64], NDArray[np.float64]]:
-    """First and last link (P, 2) where all paths of a pair share it, else -1; greatest latency before it; least rate.
+    """First and last link (P, 2) that all paths of a pair share, else -1; latency (P, 2) before; rate (P,).
 
-    A pair whose gate is shut need not have its paths tried.
+    The latency is the greatest and the rate the least of the pair's paths. A pair whose gate has not that
+    rate left need not have its paths tried.
     """
     pairs = len(first) - 1
     link = np.full((pairs, 2), -1, np.int64)
@@ -332,7 +333,7 @@ def list_schedule(
         paths.links,
         rate,
     )
-    if (chosen < 0).any():
+    if (chosen < 0).any() or (parent != trees.roots[chunk])[predecessor < 0].any():
         raise ValueError("flow trees: some edge hangs on no root")
     by_start = np.argsort(start, kind="stable")
     chosen = chosen[by_start]
