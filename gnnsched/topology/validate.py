@@ -57,6 +57,8 @@ def _with_warnings(topology: Topology, warnings: tuple[str, ...]) -> Topology:
 
 
 def _check_nodes(topology: Topology, where: str) -> None:
+    if not _is_unicode(topology.name):
+        raise InputError(f"{where}: the name {shown(topology.name)} is not valid Unicode; use another name")
     if not topology.num_nodes:
         raise InputError(f"{where}: has no nodes; declare at least one server")
     seen: set[NodeId] = set()
@@ -83,8 +85,13 @@ def _check_id(node: NodeId, where: str) -> None:
             parts.extend(part)
         elif isinstance(part, float) and not math.isfinite(part):
             raise InputError(f"{where}: node {shown(node)}: an id must be finite; use a string or number")
-        elif isinstance(part, str) and any("\ud800" <= character <= "\udfff" for character in part):
+        elif isinstance(part, str) and not _is_unicode(part):
             raise InputError(f"{where}: node {shown(node)}: the id is not valid Unicode; use another id")
+
+
+def _is_unicode(text: str) -> bool:
+    """Whether ``text`` can be written: JSON's \\u escapes can name half a character."""
+    return not any("\ud800" <= character <= "\udfff" for character in text)
 
 
 def _portable_id(node: NodeId, where: str) -> Any:

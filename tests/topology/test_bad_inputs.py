@@ -1,11 +1,15 @@
+import json
 from pathlib import Path
 
 import networkx as nx
 import pytest
 from bad_inputs import BAD_FILES, network
+from hypothesis import given
+from hypothesis import strategies as st
 
 from gnnsched.topology import InputError, Topology
 from gnnsched.topology.formats import dump_topology, load_topology
+from gnnsched.topology.formats.json_format import decode_topology, encode_topology
 from gnnsched.topology.generators import hub
 
 
@@ -86,3 +90,47 @@ def test_bad_nodes_are_refused_in_one_line(attributes: dict, named: str) -> None
     with pytest.raises(InputError, match="graph net: ") as caught:
         Topology.from_networkx(graph)
     assert named in str(caught.value)
+
+
+JSON_VALUES = st.recursive(
+    st.none()
+    | st.booleans()
+    | st.integers()
+    | st.floats()
+    | st.text(max_size=5)
+    | st.sampled_from(["a", "switch"]),
+    lambda inner: (
+        st.lists(inner, max_size=3) | st.dictionaries(st.sampled_from(["id", "a"]), inner, max_size=2)
+    ),
+    max_leaves=4,
+)
+
+
+@given(st.data())
+def test_any_value_in_any_place_is_read_or_refused_in_one_line(data: st.DataObject) -> None:
+    tree = json.loads(network(graph={"name": "n", "units": {"bandwidth": "Gbps"}, "nodes": 3}, directed=True))
+    place, key = tree, data.draw(st.sampled_from(sorted(tree)))
+    while isinstance(place[key], dict | list) and place[key] and data.draw(st.booleans()):
+        place = place[key]
+        key = data.draw(st.sampled_from(sorted(place) if isinstance(place, dict) else range(len(place))))
+    place[key] = data.draw(JSON_VALUES)
+    _read_or_refused(json.dumps(tree).encode())
+
+
+@given(st.integers(0, len(network()) - 1), st.binary(max_size=3), st.integers(0, 3))
+def test_any_damage_to_the_bytes_is_read_or_refused_in_one_line(at: int, new: bytes, gone: int) -> None:
+    content = network()
+    _read_or_refused(content[:at] + new + content[at + gone :])
+
+
+def _read_or_refused(content: bytes) -> None:
+    message = "net.json: "
+    try:
+        topology = decode_topology(content, "net.json", "net")
+    except InputError as error:
+        message = str(error)
+    else:
+        again = decode_topology(encode_topology(topology), "net.json", "net")
+        assert again.fingerprint == topology.fingerprint
+    assert message.startswith("net.json: ")
+    assert "\n" not in message

@@ -266,13 +266,14 @@ def _node_id(node: Any, where: str) -> NodeId:
 
 def _parsed(content: bytes, where: str) -> NetworkFile:
     try:
-        data = json.loads(content, object_pairs_hook=_object, parse_constant=_refuse_constant)
+        data = json.loads(content, object_pairs_hook=_object)
         return msgspec.convert(data, NetworkFile)
     except InputError as error:
         raise InputError(f"{where}: {error}") from None
     except json.JSONDecodeError as error:
         raise InputError(
-            f"{where}: not JSON: {error.msg} at line {error.lineno}, column {error.colno}; correct it there"
+            f"{where}: not JSON: {error.msg} (line {error.lineno}, column {error.colno}); correct it there "
+            "or write the network as node-link JSON"
         ) from None
     except UnicodeDecodeError:
         raise InputError(f"{where}: not a text file; write the network as JSON") from None
@@ -280,8 +281,8 @@ def _parsed(content: bytes, where: str) -> NetworkFile:
         raise InputError(f"{where}: {_explained(str(error))}") from None
     except RecursionError:
         raise InputError(f"{where}: nested too deeply; write the network as node-link JSON") from None
-    except ValueError as error:  # a number with thousands of digits
-        raise InputError(f"{where}: not JSON: {error}; correct it") from None
+    except ValueError:  # Python's limit on the digits of an integer
+        raise InputError(f"{where}: a number has thousands of digits; shorten it") from None
 
 
 def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
@@ -290,12 +291,8 @@ def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     if len(result) < len(pairs):
         keys = [key for key, _ in pairs]
         repeated = next(key for key in keys if keys.count(key) > 1)
-        raise InputError(f"key {shown(repeated)} stands twice in one object; keep one")
+        raise InputError(f"key {shown(repeated)} stands twice in the object {shown(result)}; keep one")
     return result
-
-
-def _refuse_constant(constant: str) -> None:
-    raise InputError(f"{constant} is not a JSON number; give a finite one")
 
 
 _STRUCTS = (
