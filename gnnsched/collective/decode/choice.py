@@ -17,7 +17,6 @@ from gnnsched.collective.decode.state import (
     WINDOW,
     State,
     allowed,
-    left_from,
     lowest_bit,
     opening,
 )
@@ -96,11 +95,11 @@ def choose_chunk(
             + weight[7] * (log_load - st.least_load[d, c])
             + weight[10] * st.random[c]
         )
-        planned = pr.tree_path[c, d]
+        planned = pr.tree_path[d, c]
         if planned >= 0:
-            if pr.source[planned] == s:
+            if pr.tree_source[d, c] == s:
                 value += weight[11]
-            value += weight[12] * (pr.log_price[path] - pr.log_price[planned]) + weight[13] * pr.tail[c, d]
+            value += weight[12] * (pr.log_price[path] - pr.log_price[planned]) + weight[13] * pr.tail[d, c]
         st.score[i] = value
         if value > best:
             best = value
@@ -134,15 +133,16 @@ def choose_chunk(
                 break
     chosen = NONE if choice == NONE else int(st.candidate[choice])
     if rules.mode == RECORD:
-        tape.choices[st.count[CHOICE]] = chosen
-        tape.new_choice[st.count[CHOICE]] = (st.score[choice] if choice >= 0 else 0.0) - best - np.log(total)
+        if st.count[CHOICE] < len(tape.choices):
+            tape.choices[st.count[CHOICE]] = chosen
+            tape.new_choice[st.count[CHOICE]] = (st.score[choice] if choice >= 0 else 0.0) - best - np.log(total)
         st.count[CHOICE] += 1
     return chosen
 
 
 @njit(cache=True)
-def path_features(pr: Problem, st: State, guide: float, path: int, rate: float, out: Floats) -> bool:
-    """Fill ``out`` with the path's features at this event; False where it has nothing useful to carry."""
+def look_at_pair(pr: Problem, st: State, guide: float, path: int) -> None:
+    """Note in ``st.pair[source]`` how many useful chunks the path can carry (log), the rarest share and the longest tail."""
     s, d = pr.source[path], pr.target[path]
     count = 0
     rarest = 0.0
@@ -156,51 +156,48 @@ def path_features(pr: Problem, st: State, guide: float, path: int, rate: float, 
                 continue
             count += 1
             rarest = min(rarest, st.log_share[st.holders[c]])
-            planned = pr.tree_path[c, d]
-            if planned >= 0 and pr.source[planned] == s:
-                longest = max(longest, pr.tail[c, d])
-    if count == 0:
-        return False
-    out[0] = 1.0
-    out[1] = st.real[PROGRESS]
-    out[2] = rarest
-    out[3] = np.log(1.0 + count)
-    out[4] = np.log(rate / pr.rate[path])
-    out[5] = longest
-    out[6] = np.log((st.need[d] + 1.0) / (st.real[MEAN_NEED] + 1.0))
-    return True
+            if pr.tree_source[d, c] == s:
+                longest = max(longest, pr.tail[d, c])
+    st.pair[s, 0] = np.log(1.0 + count)
+    st.pair[s, 1] = rarest
+    st.pair[s, 2] = longest
 
 
 @njit(cache=True)
 def legal_paths(pr: Problem, st: State, guide: float, legal: Longs, features: Floats) -> int:
-    """All paths that can start at this event and carry something useful; returns their number."""
+    """All paths that can start at this event and carry something useful; returns their number.
+
+    ``features`` (P, path features) gets a row for each.
+    """
     count = 0
-    horizon = st.real[NOW] + st.real[WINDOW]
+    per_path = guide > 0.0 and guide < np.inf
+    deadline = st.real[NOW] + st.real[WINDOW] + st.real[TOLERANCE]
     for d in range(len(pr.needs)):
         if st.need[d] == 0:
             continue
+        need = np.log((st.need[d] + 1.0) / (st.real[MEAN_NEED] + 1.0))
+        st.pair[:, 0] = -1.0
         for g in range(pr.group_into[d], pr.group_into[d + 1]):
-            first = pr.group[g]
-            end = pr.start[first + 1] - 1
-            # The group's paths differ in latency before their common last link; the longest sees most of it free.
-            offset = 0.0
-            for p in range(first, pr.group[g + 1]):
-                offset = max(offset, pr.offset[pr.start[p + 1] - 1])
-            if left_from(pr, st, pr.links[end], horizon + offset + st.real[TOLERANCE]) <= 0.0:
-                continue
-            for p in range(first, pr.group[g + 1]):
-                s = pr.source[p]
-                some = False
-                for w in range(st.holds.shape[1]):
-                    if st.holds[s, w] & st.wants[d, w] != np.uint64(0):
-                        some = True
-                        break
-                if not some:
+            vacant = st.vacant[pr.links[pr.start[pr.group[g] + 1] - 1]]
+            for p in range(pr.group[g], pr.group[g + 1]):
+                if vacant - pr.offset[pr.start[p + 1] - 1] > deadline:
                     continue
                 _, rate = opening(pr, st, p)
-                if rate > 0.0 and path_features(pr, st, guide, p, rate, features[count]):
-                    legal[count] = p
-                    count += 1
+                if rate <= 0.0:
+                    continue
+                s = pr.source[p]
+                if st.pair[s, 0] < 0.0 or per_path:
+                    look_at_pair(pr, st, guide, p)
+                if st.pair[s, 0] == 0.0:
+                    continue
+                row = features[count]
+                row[0] = 1.0
+                row[1] = st.real[PROGRESS]
+                row[2] = st.pair[s, 1]
+                row[3] = st.pair[s, 0]
+                row[4] = 0.0 if rate >= pr.rate[p] else np.log(rate / pr.rate[p])
+                row[5] = st.pair[s, 2]
+                row[6] = need
+                legal[count] = p
+                count += 1
     return count
-
-

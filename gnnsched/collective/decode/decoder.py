@@ -36,7 +36,7 @@ class Decoding:
     guide: float = np.inf
     allow_none: bool = True
     sample: bool = True
-    window: float = 1.0
+    window: float = 3.0
 
 
 @dataclass(frozen=True)
@@ -112,8 +112,33 @@ class Instance:
         rng: np.random.Generator,
         record: bool = False,
     ) -> Episode:
-        """Grow all flow trees once. Raises InputError where the plan cannot be finished."""
-        return self._run(scores, decoding, rng, RECORD if record else ACT, None, rng.uniform(-1.0, 1.0, len(self.roots)))
+        """Grow all flow trees once. Raises InputError where the plan cannot be finished.
+
+        ``record``: keep the choices on a tape for ``replay``; ``state.random`` is the other thing it needs.
+        """
+        random = rng.uniform(-1.0, 1.0, len(self.roots))
+        if not record:
+            return self._run(scores, decoding, rng, ACT, empty_tape(self.problem, 0), random)
+        room = 8 * len(self.participants) * len(self.roots) + 1024
+        while True:
+            before = rng.bit_generator.state
+            episode = self._run(scores, decoding, rng, RECORD, empty_tape(self.problem, room), random)
+            picks, choices = int(episode.state.count[PICK]), int(episode.state.count[CHOICE])
+            if max(picks, choices) <= room:
+                break
+            # Longer than the tape: the same episode again, with room for it.
+            rng.bit_generator.state = before
+            room = max(picks, choices)
+        tape = episode.tape
+        tape = tape._replace(
+            picks=tape.picks[:picks].copy(),
+            old_pick=np.zeros(picks),
+            new_pick=np.zeros(picks),
+            choices=tape.choices[:choices].copy(),
+            old_choice=tape.new_choice[:choices].copy(),
+            new_choice=np.zeros(choices),
+        )
+        return Episode(episode.makespan, episode.state, tape, episode.events)
 
     def replay(self, scores: Scores, decoding: Decoding, tape: Tape, random: NDArray[np.float64]) -> Episode:
         """Follow a recorded episode's tape under (new) scores, accumulating gradients in the tape."""
@@ -125,7 +150,7 @@ class Instance:
         decoding: Decoding,
         rng: np.random.Generator,
         mode: int,
-        tape: Tape | None,
+        tape: Tape,
         random: NDArray[np.float64],
     ) -> Episode:
         problem = self.problem
@@ -133,17 +158,7 @@ class Instance:
         budget = EVICTIONS_PER_SERVER * servers
         window = decoding.window * float(problem.latency.max()) if paths else 0.0
         state = new_state(problem, window, decoding.floor, self.time_scale, random, budget)
-        if tape is None:
-            # Declined paths and undone swaps make a few choices per transfer; a longer episode is cut off by numba's
-            # bounds only in tests, so be generous.
-            tape = empty_tape(problem, (40 * servers * len(problem.root) + 4096) if mode == RECORD else 0)
-        rules = Rules(
-            mode,
-            decoding.sample,
-            decoding.allow_none,
-            decoding.augment,
-            decoding.guide,
-        )
+        rules = Rules(mode, decoding.sample, decoding.allow_none, decoding.augment, decoding.guide)
         events = run(
             problem,
             scores,
@@ -162,16 +177,6 @@ class Instance:
             )
         done = state.slot_state == COMMITTED
         makespan = float(state.slot_end[done].max()) if done.any() else 0.0
-        if mode == RECORD:
-            picks, choices = int(state.count[PICK]), int(state.count[CHOICE])
-            tape = tape._replace(
-                picks=tape.picks[:picks].copy(),
-                old_pick=np.zeros(picks),
-                new_pick=np.zeros(picks),
-                choices=tape.choices[:choices].copy(),
-                old_choice=tape.new_choice[:choices].copy(),
-                new_choice=np.zeros(choices),
-            )
         return Episode(makespan, state, tape, events)
 
     def transfers(self, state: State) -> Transfers:

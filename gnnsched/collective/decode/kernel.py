@@ -29,6 +29,7 @@ from gnnsched.collective.decode.state import (
     State,
     announce,
     anything_useful,
+    note_vacancy,
     opening,
     prune,
     start_transfer,
@@ -141,12 +142,13 @@ def run(
         announce(pr, sc.attention, st, pr.root[c], c)
     for f in range(len(pr.flow_rate)):
         slot = servers * len(pr.root) + 8 + f
-        st.slot_rate[slot] = pr.flow_rate[f]
         for k in range(pr.flow_start[f], pr.flow_start[f + 1]):
             booking = slot * st.longest[0] + (k - pr.flow_start[f])
             st.ends[booking] = pr.flow_until[f]
+            st.rates[booking] = pr.flow_rate[f]
             st.next[booking] = st.head[pr.flow_links[k]]
             st.head[pr.flow_links[k]] = booking
+            note_vacancy(pr, st, pr.flow_links[k])
         heappush(heap, (pr.flow_until[f], -1))
     initial = max(1, st.count[NEEDED])
     force = False
@@ -178,7 +180,8 @@ def run(
                 if rate <= 0.0 or not anything_useful(pr, st, rules.guide, path):
                     continue
                 if rules.mode == RECORD:
-                    tape.picks[st.count[PICK]] = path
+                    if st.count[PICK] < len(tape.picks):
+                        tape.picks[st.count[PICK]] = path
                     st.count[PICK] += 1
                 chunk = choose_chunk(pr, sc, st, tape, now_rules, path, rate, allow_none, rng)
                 if chunk != NONE:

@@ -142,7 +142,7 @@ def learn_choice(
         c = st.candidate[i]
         gradient = tape.d_chunk[path]
         slope = tape.d_chunk_progress[path]
-        planned = pr.tree_path[c, d]
+        planned = pr.tree_path[d, c]
         for k in range(14):
             if k == 0:
                 phi = 1.0
@@ -169,11 +169,11 @@ def learn_choice(
             elif planned < 0:
                 phi = 0.0
             elif k == 11:
-                phi = 1.0 if pr.source[planned] == s else 0.0
+                phi = 1.0 if pr.tree_source[d, c] == s else 0.0
             elif k == 12:
                 phi = pr.log_price[path] - pr.log_price[planned]
             else:
-                phi = pr.tail[c, d]
+                phi = pr.tail[d, c]
             gradient[k] += q * phi
             slope[k] += q * progress * phi
         for h in range(NEARNESS_HEADS):

@@ -11,7 +11,7 @@ from gnnsched.topology import InputError, Topology
 
 PATHS_PER_PAIR = 4
 # A server keeps at most this many targets: the nearer half of them, and others spread over the rest.
-TARGETS_PER_SERVER = 64
+TARGETS_PER_SERVER = 16
 
 
 class Paths(NamedTuple):

@@ -51,9 +51,9 @@ class Problem(NamedTuple):
     ``root`` (C,): server number that has the chunk at time 0; ``needs`` (S,): must get every chunk (relays need
     not). ``duration`` (S, S): least seconds from one server to another for a chunk at ordinary rates, inf
     without a path; ``load`` (S, S) and ``path_load`` (P,): share of all shortest-path traffic on the path's
-    busiest links, relative to the mean. ``tree_path`` (C, S): the path by which the packed tree of chunk c
-    reaches server d (-1 at the root), ``tail`` (C, S): seconds of transfers below that edge as a share of
-    the longest; ``price`` (P,): packing price of a path.
+    links, relative to the mean. ``tree_path``, ``tree_source`` (S, C): the path and the server by which the packed
+    tree of chunk c reaches server d (-1 at the root), ``tail`` (S, C): seconds of transfers from that edge down
+    as a share of the longest; ``log_price`` (P,): packing price of a path.
     """
 
     bandwidth: NDArray[np.float64]
@@ -76,6 +76,7 @@ class Problem(NamedTuple):
     log_load: NDArray[np.float64]
     path_log_load: NDArray[np.float64]
     tree_path: NDArray[np.int32]
+    tree_source: NDArray[np.int32]
     tail: NDArray[np.float64]
     log_price: NDArray[np.float64]
     flow_start: NDArray[np.int64]
@@ -132,13 +133,16 @@ def make_problem(
     path_load = _path_load(servers, topology.bandwidth, paths.source, paths.target, paths.start, paths.links)
     chunks = len(root)
     if trees is None:
-        tree_path = np.full((chunks, servers), -1, np.int32)
-        tail = np.zeros((chunks, servers))
+        tree_path = np.full((servers, chunks), -1, np.int32)
+        tail = np.zeros((servers, chunks))
         log_price = np.zeros(paths.num_paths)
     else:
-        tree_path = trees.path
-        tail = trees.tail / max(float(trees.tail.max()), 1e-300)
+        tree_path = np.ascontiguousarray(trees.path.T)
+        tail = np.ascontiguousarray(trees.tail.T) / max(float(trees.tail.max(initial=0.0)), 1e-300)
         log_price = np.log(np.maximum(trees.price, 1e-300))
+    tree_source = np.full_like(tree_path, -1)
+    reached = tree_path >= 0
+    tree_source[reached] = paths.source[tree_path[reached]]
     return Problem(
         topology.bandwidth,
         paths.source,
@@ -160,6 +164,7 @@ def make_problem(
         np.log(_pair_minimum(servers, paths.source, paths.target, path_load)),
         np.log(path_load),
         tree_path,
+        tree_source,
         tail,
         log_price,
         flows.start,

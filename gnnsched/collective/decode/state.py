@@ -65,6 +65,8 @@ class State(NamedTuple):
     head: Ints
     next: Ints
     ends: Floats
+    rates: Floats
+    vacant: Floats
     slot_path: Ints
     slot_chunk: Ints
     slot_rate: Floats
@@ -75,6 +77,7 @@ class State(NamedTuple):
     free: Ints
     fresh: Ints
     visited: Longs
+    pair: Floats
     candidate: Ints
     score: Floats
     weight: Floats
@@ -106,12 +109,10 @@ def announce(pr: Problem, attention: Floats, st: State, server: int, chunk: int)
 def left_from(pr: Problem, st: State, link: int, time: float) -> float:
     """Rate left on a link for an occupancy that begins at ``time``, bytes/s."""
     left = pr.bandwidth[link]
-    longest = st.longest[0]
     booking = st.head[link]
     while booking >= 0:
         if st.ends[booking] > time:
-            slot = booking // longest
-            left -= st.slot_rate[slot]
+            left -= st.rates[booking]
         booking = st.next[booking]
     return left
 
@@ -134,56 +135,62 @@ def prune(st: State, link: int, time: float) -> None:
 
 
 @njit(cache=True)
-def earliest(pr: Problem, st: State, link: int, time: float, rate: float) -> float:
-    """First moment from ``time`` on at which the link has ``rate`` left, counting no booking made later."""
-    longest = st.longest[0]
-    tolerance = st.real[TOLERANCE]
-    moment = time
-    while left_from(pr, st, link, moment + tolerance) < rate * WHOLE:
+def note_vacancy(pr: Problem, st: State, link: int) -> None:
+    """Note in ``st.vacant`` the first moment from which the link has some rate left, counting no later booking."""
+    moment = 0.0
+    least = pr.bandwidth[link] * 1e-6
+    while left_from(pr, st, link, moment) < least:
         following = np.inf
         booking = st.head[link]
         while booking >= 0:
-            if st.ends[booking] > moment + tolerance and st.slot_rate[booking // longest] > 0.0:
+            if st.ends[booking] > moment:
                 following = min(following, st.ends[booking])
             booking = st.next[booking]
-        if following == np.inf:
-            return np.inf
         moment = following
-    return moment
+    st.vacant[link] = moment
 
 
 @njit(cache=True)
 def opening(pr: Problem, st: State, path: int) -> tuple[float, float]:
     """When and at which rate a path can start at this event: (seconds, bytes/s), rate 0 if it cannot.
 
-    At the ordinary rate now, else at the ordinary rate within the decision window, else now at what is left
-    where that is at least the floor's share of the ordinary rate.
+    At its ordinary rate as early as the decision window allows; else at the first moment of the window at which
+    what is left is at least the floor's share of that. More bookings never make a closed path open.
     """
-    now, window, tolerance = st.real[NOW], st.real[WINDOW], st.real[TOLERANCE]
-    rate = pr.rate[path]
-    left = rate
+    now = st.real[NOW]
+    deadline = now + st.real[WINDOW] + st.real[TOLERANCE]
     first, last = pr.start[path], pr.start[path + 1]
+    start = now
     for k in range(first, last):
-        left = min(left, left_from(pr, st, pr.links[k], now + pr.offset[k] + tolerance))
-        if left < rate * WHOLE and window == 0.0 and left < st.real[FLOOR] * rate:
-            return now, 0.0
-    if left >= rate * WHOLE:
-        return now, left
-    if window > 0.0:
-        start = now
+        moment = st.vacant[pr.links[k]] - pr.offset[k]
+        if moment > start:
+            if moment > deadline:
+                return now, 0.0
+            start = moment
+    rate = pr.rate[path]
+    partial_start, partial = now, 0.0
+    while True:
+        left = rate
+        following = np.inf
         for k in range(first, last):
-            moment = earliest(pr, st, pr.links[k], now + pr.offset[k], rate) - pr.offset[k]
-            start = max(start, moment)
-            if start > now + window:
-                break
-        if start <= now + window:
-            then = rate
-            for k in range(first, last):
-                then = min(then, left_from(pr, st, pr.links[k], start + pr.offset[k] + tolerance))
-            return start, then
-    if left >= st.real[FLOOR] * rate:
-        return now, left
-    return now, 0.0
+            booking = st.head[pr.links[k]]
+            if booking < 0:
+                continue
+            free = pr.bandwidth[pr.links[k]]
+            time = start + pr.offset[k] + st.real[TOLERANCE]
+            while booking >= 0:
+                if st.ends[booking] > time:
+                    free -= st.rates[booking]
+                    following = min(following, st.ends[booking] - pr.offset[k])
+                booking = st.next[booking]
+            left = min(left, free)
+        if left >= rate * WHOLE:
+            return start, left
+        if partial == 0.0 and left >= st.real[FLOOR] * rate:
+            partial_start, partial = start, left
+        if following > deadline or following <= start:
+            return partial_start, partial
+        start = following
 
 
 @njit(cache=True)
@@ -191,10 +198,10 @@ def allowed(pr: Problem, guide: float, path: int, chunk: int) -> bool:
     """Whether the packed trees let the chunk take this path: its tree's edge, or one priced within ``guide`` (log)."""
     if guide == np.inf:
         return True
-    planned = pr.tree_path[chunk, pr.target[path]]
+    planned = pr.tree_path[pr.target[path], chunk]
     if planned < 0:
         return False
-    if pr.source[planned] == pr.source[path]:
+    if pr.tree_source[pr.target[path], chunk] == pr.source[path]:
         return True
     return pr.log_price[path] <= pr.log_price[planned] + guide and guide > 0.0
 
@@ -227,8 +234,10 @@ def book(pr: Problem, st: State, slot: int) -> None:
         booking = slot * longest + (k - pr.start[path])
         link = pr.links[k]
         st.ends[booking] = st.slot_start[slot] + pr.offset[k] + work
+        st.rates[booking] = st.slot_rate[slot]
         st.next[booking] = st.head[link]
         st.head[link] = booking
+        note_vacancy(pr, st, link)
     st.arrival[d, chunk] = st.slot_end[slot]
     st.wants[d, chunk >> 6] &= ~(np.uint64(1) << np.uint64(chunk & 63))
     st.need[d] -= 1
@@ -268,10 +277,11 @@ def take_back(pr: Problem, st: State, slot: int) -> None:
         booking = st.head[link]
         if booking == wanted:
             st.head[link] = st.next[wanted]
-            continue
-        while st.next[booking] != wanted:
-            booking = st.next[booking]
-        st.next[booking] = st.next[wanted]
+        else:
+            while st.next[booking] != wanted:
+                booking = st.next[booking]
+            st.next[booking] = st.next[wanted]
+        note_vacancy(pr, st, link)
     st.arrival[d, chunk] = np.inf
     st.wants[d, chunk >> 6] |= np.uint64(1) << np.uint64(chunk & 63)
     st.need[d] += 1
@@ -309,7 +319,7 @@ def new_state(pr: Problem, window: float, floor: float, scale: float, random: Fl
     wanted[pr.root, np.arange(chunks)] = False
     # A relay is worth feeding only where a packed tree runs through it.
     if (pr.tree_path >= 0).any():
-        wanted &= pr.needs[:, None] | (pr.tree_path.T >= 0)
+        wanted &= pr.needs[:, None] | (pr.tree_path >= 0)
     server_index, chunk_index = np.nonzero(wanted)
     np.bitwise_or.at(
         wants, (server_index, chunk_index >> 6), np.uint64(1) << (chunk_index & 63).astype(np.uint64)
@@ -338,6 +348,8 @@ def new_state(pr: Problem, window: float, floor: float, scale: float, random: Fl
         np.full(len(pr.bandwidth), -1, np.int32),
         np.full(total * longest, -1, np.int32),
         np.zeros(total * longest),
+        np.zeros(total * longest),
+        np.zeros(len(pr.bandwidth)),
         np.zeros(total, np.int32),
         np.zeros(total, np.int32),
         np.zeros(total),
@@ -348,6 +360,7 @@ def new_state(pr: Problem, window: float, floor: float, scale: float, random: Fl
         np.arange(slots - 1, -1, -1, dtype=np.int32),
         np.zeros(servers * chunks + budget + 16, np.int32),
         np.zeros(servers, np.int64),
+        np.zeros((servers, 3)),
         np.zeros(chunks, np.int32),
         np.zeros(chunks),
         np.zeros(16),

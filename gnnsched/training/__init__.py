@@ -1,0 +1,1 @@
+"""Training the policy: mixtures of networks, rollouts, hierarchical PPO, checkpoints."""

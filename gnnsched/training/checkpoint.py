@@ -1,0 +1,102 @@
+"""Checkpoints: a directory with safetensors (weights) and JSON (what they are); nothing needs pickle."""
+
+import json
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load, save
+
+from gnnsched import __version__
+from gnnsched.collective.decode.problem import CHUNK_FEATURES, PATH_FEATURES
+from gnnsched.models.features import EDGE_FEATURES, NODE_FEATURES
+from gnnsched.models.features import PATH_FEATURES as STATIC_PATH_FEATURES
+from gnnsched.models.policy import Policy, PolicyConfig
+from gnnsched.topology.errors import InputError
+from gnnsched.topology.files import read_bytes, write_atomically
+
+SCHEMA_VERSION = 1
+FORMAT = "gnnsched-checkpoint"
+WEIGHTS = "policy.safetensors"
+DESCRIPTION = "checkpoint.json"
+
+
+def _feature_names() -> dict[str, list[str]]:
+    return {
+        "node": list(NODE_FEATURES),
+        "edge": list(EDGE_FEATURES),
+        "path": list(STATIC_PATH_FEATURES),
+        "event_path": list(PATH_FEATURES),
+        "chunk": list(CHUNK_FEATURES),
+    }
+
+
+def save_checkpoint(policy: Policy, folder: str | os.PathLike[str], about: Mapping[str, Any]) -> None:
+    """Write the policy to ``folder`` (made if missing). ``about``: training set, seed, metrics and the like."""
+    target = Path(folder)
+    try:
+        target.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise InputError(f"{target}: cannot be made ({error.strerror}); choose another folder") from None
+    weights = {name: value.detach().cpu().contiguous() for name, value in policy.state_dict().items()}
+    description = {
+        "format": FORMAT,
+        "schema_version": SCHEMA_VERSION,
+        "architecture": policy.config.as_dict(),
+        "features": _feature_names(),
+        "versions": {"gnnsched": __version__, "torch": torch.__version__},
+        **about,
+    }
+    write_atomically(target / WEIGHTS, lambda stream: stream.write(save(weights)))
+    text = json.dumps(description, indent=2, sort_keys=True) + "\n"
+    write_atomically(target / DESCRIPTION, lambda stream: stream.write(text.encode()))
+
+
+def describe_checkpoint(folder: str | os.PathLike[str]) -> dict[str, Any]:
+    """The checkpoint's JSON, checked for format and schema version.
+
+    Raises InputError where the folder is none of ours, of a newer schema, or damaged.
+    """
+    source = Path(folder)
+    if not source.is_dir():
+        raise InputError(f"{source}: no such checkpoint folder; name a directory that holds {DESCRIPTION}")
+    path = source / DESCRIPTION
+    content = read_bytes(path)
+    try:
+        description = json.loads(content)
+    except ValueError:
+        raise InputError(f"{path}: not JSON, truncated perhaps; save the checkpoint again") from None
+    if not isinstance(description, dict) or description.get("format") != FORMAT:
+        raise InputError(f"{path}: not a gnnsched checkpoint; name a folder written by gnnsched train")
+    version = description.get("schema_version")
+    if not isinstance(version, int) or version > SCHEMA_VERSION:
+        raise InputError(
+            f"{path}: schema version {version!r} is newer than {SCHEMA_VERSION}; upgrade gnnsched to read it"
+        )
+    if description.get("features") != _feature_names():
+        raise InputError(f"{path}: made for other features than this gnnsched computes; train it again")
+    return description
+
+
+def load_checkpoint(folder: str | os.PathLike[str], device: str = "cpu") -> Policy:
+    """The policy in ``folder``, ready to act on ``device``. Raises InputError as ``describe_checkpoint`` does."""
+    description = describe_checkpoint(folder)
+    path = Path(folder) / WEIGHTS
+    try:
+        config = PolicyConfig(**description["architecture"])
+    except (KeyError, TypeError):
+        raise InputError(
+            f"{Path(folder) / DESCRIPTION}: architecture is missing or unknown; save the checkpoint again"
+        ) from None
+    policy = Policy(config)
+    try:
+        weights = load(read_bytes(path))
+        policy.load_state_dict(weights)
+    except SafetensorError:
+        raise InputError(f"{path}: not a safetensors file, truncated perhaps; save the checkpoint again") from None
+    except RuntimeError:
+        raise InputError(f"{path}: weights do not fit the architecture in {DESCRIPTION}; save it again") from None
+    return policy.to(device).eval()

@@ -1,0 +1,120 @@
+"""What the policy is trained on: seeded draws of small networks, chunk counts and in-flight flows.
+
+The families of the evaluation suite stay out, small BCube aside; the default mixture draws random networks of the
+kinds that occur (direct links, switch trees, fast groups on a slow fabric), never of a suite network's make.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+
+from gnnsched.collective.all_gather_bound import all_gather_bound
+from gnnsched.collective.decode.decoder import Instance
+from gnnsched.collective.decode.paths import Paths, candidate_paths
+from gnnsched.collective.decode.problem import NO_FLOWS, Flows
+from gnnsched.models.features import GraphBatch, graph_of
+from gnnsched.topology import InputError, Topology
+from gnnsched.topology.generators import bcube, dgx, random_heterogeneous
+
+MESSAGE_BYTES = float(2**30)
+CHUNKS_PER_SERVER = (1, 2, 4, 8)
+# More chunks than this make an episode long without teaching more.
+MOST_CHUNKS = 64
+MIXTURES = ("default", "bcube")
+
+
+@dataclass(frozen=True)
+class Lesson:
+    """An instance to train on, with the all-gather bound (s) of its network free of flows."""
+
+    instance: Instance
+    bound: float
+
+    @cached_property
+    def graph(self) -> GraphBatch:
+        return graph_of(self.instance)
+
+
+def random_flows(paths: Paths, bandwidth: np.ndarray, horizon: float, rng: np.random.Generator) -> Flows:
+    """A few in-flight flows on random candidate paths: half or all of the slowest link's rate, for part of ``horizon``."""
+    count = int(rng.integers(1, 4))
+    chosen = rng.integers(paths.num_paths, size=count)
+    links, starts, rates, until = [], [0], [], []
+    taken = np.zeros(len(bandwidth))
+    for path in chosen:
+        own = paths.links[paths.start[path] : paths.start[path + 1]]
+        left = float((bandwidth[own] - taken[own]).min())
+        rate = min(left, float(paths.rate[path]) * float(rng.choice([0.25, 0.5, 1.0])))
+        if rate <= 0.01 * float(paths.rate[path]):
+            continue
+        taken[own] += rate
+        links.append(own)
+        starts.append(starts[-1] + len(own))
+        rates.append(rate)
+        until.append(horizon * float(rng.uniform(0.05, 0.9)))
+    if not links:
+        return NO_FLOWS
+    return Flows(
+        np.array(starts, np.int64), np.concatenate(links).astype(np.int32), np.array(rates), np.array(until)
+    )
+
+
+def _default_network(rng: np.random.Generator) -> Topology:
+    kind = rng.random()
+    if kind < 0.2:
+        ports, levels = ((2, 1), (3, 1), (4, 1), (2, 2), (4, 0), (6, 0))[rng.integers(6)]
+        return bcube(ports, levels)
+    if kind < 0.35:
+        rail = float(rng.choice([12.5e9, 25e9, 50e9]))
+        nodes, gpus = int(rng.integers(2, 5)), int(rng.integers(2, 5))
+        return dgx(nodes, gpus, rail * float(rng.choice([2, 3, 6, 12, 18])), rail)
+    return random_heterogeneous(rng)
+
+
+class Mixture:
+    """An endless, seeded sequence of lessons; lesson i is the same in every run with the same seed.
+
+    ``source``: "default", "bcube" (BCube(2,1), (3,1), (4,1) alone) or the user's topologies. Raises InputError for
+    another name. ``flow_share``: part of the lessons that have in-flight flows.
+    """
+
+    def __init__(self, source: str | Sequence[Topology], seed: int, flow_share: float = 0.3) -> None:
+        if isinstance(source, str) and source not in MIXTURES:
+            raise InputError(f"mixture {source!r}: unknown; choose one of {', '.join(MIXTURES)}")
+        self._source = source
+        self._seed = seed
+        self._flow_share = flow_share
+        self._paths: dict[str, Paths] = {}
+        self._bounds: dict[str, float] = {}
+        self._cache: dict[int, Lesson] = {}
+
+    def _network(self, rng: np.random.Generator) -> Topology:
+        if self._source == "default":
+            return _default_network(rng)
+        if self._source == "bcube":
+            return bcube(int(rng.choice([2, 3, 4])), 1)
+        assert not isinstance(self._source, str)
+        return self._source[int(rng.integers(len(self._source)))]
+
+    def lesson(self, index: int) -> Lesson:
+        """Lesson number ``index``."""
+        if index in self._cache:
+            return self._cache[index]
+        rng = np.random.default_rng([self._seed, index])
+        topology = self._network(rng)
+        key = topology.fingerprint
+        if key not in self._paths:
+            self._paths[key] = candidate_paths(topology)
+            self._bounds[key] = all_gather_bound(topology, MESSAGE_BYTES)
+        paths, bound = self._paths[key], self._bounds[key]
+        fitting = [q for q in CHUNKS_PER_SERVER if q * len(topology.participants) <= MOST_CHUNKS] or [1]
+        chunks_per_server = int(rng.choice(fitting))
+        flows = NO_FLOWS
+        if rng.random() < self._flow_share and paths.num_paths:
+            flows = random_flows(paths, topology.bandwidth, bound, rng)
+        instance = Instance(topology, MESSAGE_BYTES, chunks_per_server, int(rng.integers(2**31)), paths, flows)
+        lesson = Lesson(instance, bound)
+        self._cache[index] = lesson
+        return lesson

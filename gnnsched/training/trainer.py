@@ -1,0 +1,269 @@
+"""Hierarchical PPO: both levels of the policy trained together (after arXiv 2503.21013), flat and readable."""
+
+import copy
+import json
+import os
+import time
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from safetensors.torch import load, save
+from torch import nn
+
+from gnnsched.collective.decode.decoder import Decoding
+from gnnsched.collective.decode.learn import (
+    CHOICE_CLIPPED,
+    CHOICE_ENTROPY_SUM,
+    CHOICE_KL,
+    CHOICES,
+    PICK_CLIPPED,
+    PICK_ENTROPY_SUM,
+    PICK_KL,
+    PICKS,
+)
+from gnnsched.models.features import join
+from gnnsched.models.policy import Policy, PolicyConfig, join_gradients, split_scores
+from gnnsched.topology.errors import InputError
+from gnnsched.topology.files import read_bytes, write_atomically
+from gnnsched.training.mixture import Lesson, Mixture
+from gnnsched.training.rollout import LevelWeights, collect, gradient
+
+STATE = "trainer.safetensors"
+PROGRESS = "trainer.json"
+
+
+@dataclass(frozen=True)
+class TrainConfig:
+    """Settings of a training run; the defaults made the shipped checkpoint.
+
+    ``iterations`` or ``minutes`` end it, whichever comes first (one of them is needed); the learning rate falls
+    linearly over the part that ends first. ``alternate``: freeze the levels in turns, that many updates each
+    (0: joint updates). ``pool``: number of different lessons before they come again.
+    """
+
+    seed: int = 0
+    iterations: int | None = None
+    minutes: float | None = None
+    lessons: int = 12
+    rollouts: int = 8
+    epochs: int = 2
+    learning_rate: float = 1e-3
+    base_learning_rate: float = 1e-2
+    clip: float = 0.2
+    gradient_clip: float = 1.0
+    pick_entropy: float = 1e-3
+    choice_entropy: float = 1e-3
+    averaging: float = 0.99
+    alternate: int = 0
+    pool: int = 1024
+    validation_lessons: int = 24
+    validation_every: int = 25
+
+
+class Trainer:
+    """Holds policy, its running average, optimizer and counters; ``run`` goes on until the configured end.
+
+    Every random draw depends on (seed, iteration) alone, so a run that was saved and loaded goes on exactly.
+    """
+
+    def __init__(
+        self, mixture: Mixture, config: TrainConfig, policy_config: PolicyConfig | None = None, device: str = "cpu"
+    ) -> None:
+        if config.iterations is None and config.minutes is None:
+            raise InputError("training: no end given; set minutes or iterations")
+        torch.manual_seed(config.seed)
+        self.config = config
+        self.mixture = mixture
+        self.device = device
+        self.policy = Policy(policy_config).to(device)
+        self.average = copy.deepcopy(self.policy)
+        base = [self.policy.path_base, self.policy.chunk_base]
+        rest = [p for p in self.policy.parameters() if not any(p is b for b in base)]
+        self.optimizer = torch.optim.Adam(
+            [
+                {"params": rest, "lr": config.learning_rate, "peak": config.learning_rate},
+                {"params": base, "lr": config.base_learning_rate, "peak": config.base_learning_rate},
+            ]
+        )
+        self.decoding = Decoding()
+        self.iteration = 0
+        self.elapsed = 0.0
+        self.steps = 0
+        self.best = float("inf")
+        self.best_weights = copy.deepcopy(self.average.state_dict())
+
+    @property
+    def done_share(self) -> float:
+        """Part of the run that is over, 0 to 1."""
+        shares = [0.0]
+        if self.config.iterations is not None:
+            shares.append(self.iteration / max(1, self.config.iterations))
+        if self.config.minutes is not None:
+            shares.append(self.elapsed / (60.0 * self.config.minutes))
+        return max(shares)
+
+    def run(self) -> Iterator[dict[str, float]]:
+        """Train to the configured end; yields each iteration's scalars."""
+        while self.done_share < 1.0:
+            begin = time.monotonic()
+            scalars = self.update()
+            if self.iteration % self.config.validation_every == 0:
+                scalars |= self.validate()
+            self.elapsed += time.monotonic() - begin
+            scalars["time/steps_per_second"] = self.steps / max(self.elapsed, 1e-9)
+            yield scalars
+
+    def level_weights(self) -> LevelWeights:
+        """Both levels, or in alternating mode the one whose turn it is."""
+        pick = choice = 1.0
+        if self.config.alternate:
+            low = (self.iteration // self.config.alternate) % 2 == 0
+            pick, choice = float(low), float(not low)
+        return LevelWeights(pick, choice, self.config.pick_entropy, self.config.choice_entropy)
+
+    def update(self) -> dict[str, float]:
+        """One iteration: rollouts of some lessons, then PPO's epochs over them."""
+        config = self.config
+        rng = np.random.default_rng([config.seed, 7, self.iteration])
+        lessons = [self.mixture.lesson(int(i)) for i in rng.integers(config.pool, size=config.lessons)]
+        instances = [lesson.instance for lesson in lessons]
+        batch = join([lesson.graph for lesson in lessons]).to(self.device)
+        rate = max(0.02, 1.0 - self.done_share)
+        for group in self.optimizer.param_groups:
+            group["lr"] = group["peak"] * rate
+        rollouts = []
+        statistic = np.zeros(8)
+        weights = self.level_weights()
+        norm = 0.0
+        for epoch in range(config.epochs):
+            output = self.policy(batch)
+            scores = split_scores(output, batch, instances)
+            if epoch == 0:
+                rollouts = [
+                    collect(lesson, own, self.decoding, config.rollouts, rng) for lesson, own in zip(lessons, scores)
+                ]
+            results = [
+                gradient(r, own, self.decoding, epoch == 0, config.clip, weights)
+                for r, own in zip(rollouts, scores)
+            ]
+            statistic = np.sum([s for _, s in results], 0)
+            gradients = join_gradients(output, batch, instances, [g for g, _ in results])
+            self.optimizer.zero_grad()
+            # The optimizer descends, the surrogate is to be climbed.
+            torch.autograd.backward(
+                [output.path, output.chunk, output.chunk_progress, output.attention],
+                [-g / config.lessons for g in gradients],
+            )
+            norm = float(nn.utils.clip_grad_norm_(self.policy.parameters(), config.gradient_clip))
+            self.optimizer.step()
+        with torch.no_grad():
+            for slow, fast in zip(self.average.parameters(), self.policy.parameters()):
+                slow.lerp_(fast, 1.0 - min(config.averaging, (1.0 + self.iteration) / (10.0 + self.iteration)))
+        self.iteration += 1
+        decisions = int(sum(len(e.tape.picks) + len(e.tape.choices) for r in rollouts for e in r.episodes))
+        self.steps += decisions
+        picks, choices = max(statistic[PICKS], 1.0), max(statistic[CHOICES], 1.0)
+        return {
+            "rollout/ratio_mean": float(np.mean([r.ratio.mean() for r in rollouts])),
+            "rollout/ratio_best": float(np.mean([r.ratio.min() for r in rollouts])),
+            "rollout/spread": float(np.mean([r.ratio.std() for r in rollouts])),
+            "low_level/approx_kl": statistic[PICK_KL] / picks,
+            "low_level/clipfrac": statistic[PICK_CLIPPED] / picks,
+            "low_level/entropy": statistic[PICK_ENTROPY_SUM] / picks,
+            "high_level/approx_kl": statistic[CHOICE_KL] / choices,
+            "high_level/clipfrac": statistic[CHOICE_CLIPPED] / choices,
+            "high_level/entropy": statistic[CHOICE_ENTROPY_SUM] / choices,
+            "update/gradient_norm": norm,
+            "update/learning_rate": self.optimizer.param_groups[0]["lr"],
+            "time/steps": float(self.steps),
+        }
+
+    def validation_lessons(self) -> list[Lesson]:
+        """Lessons that training never draws."""
+        first = self.config.pool
+        return [self.mixture.lesson(first + i) for i in range(self.config.validation_lessons)]
+
+    def validate(self) -> dict[str, float]:
+        """Ratio of the averaged policy on the validation lessons; keeps the best weights seen."""
+        lessons = self.validation_lessons()
+        instances = [lesson.instance for lesson in lessons]
+        batch = join([lesson.graph for lesson in lessons]).to(self.device)
+        with torch.no_grad():
+            scores = split_scores(self.average(batch), batch, instances)
+        rng = np.random.default_rng([self.config.seed, 11])
+        mean, best = [], []
+        for lesson, own in zip(lessons, scores):
+            ratio = [lesson.instance.decode(own, self.decoding, rng).makespan / lesson.bound for _ in range(4)]
+            mean.append(np.mean(ratio))
+            best.append(np.min(ratio))
+        score = float(np.mean(mean) + np.mean(best)) / 2.0
+        if score < self.best:
+            self.best = score
+            self.best_weights = copy.deepcopy(self.average.state_dict())
+        return {"validation/ratio_mean": float(np.mean(mean)), "validation/ratio_best": float(np.mean(best))}
+
+    def best_policy(self) -> Policy:
+        """The policy of the best validation so far, or the running average before the first one."""
+        policy = copy.deepcopy(self.average)
+        if np.isfinite(self.best):
+            policy.load_state_dict(self.best_weights)
+        return policy.eval()
+
+    def save(self, folder: str | os.PathLike[str]) -> None:
+        """Everything that going on needs, as tensors and JSON."""
+        target = Path(folder)
+        target.mkdir(parents=True, exist_ok=True)
+        tensors = {}
+        for name, states in (
+            ("policy", self.policy.state_dict()),
+            ("average", self.average.state_dict()),
+            ("best", self.best_weights),
+        ):
+            tensors |= {f"{name}/{key}": value.detach().cpu().clone() for key, value in states.items()}
+        for i, moments in self.optimizer.state_dict()["state"].items():
+            tensors |= {f"adam/{i}/{key}": torch.as_tensor(value).cpu() for key, value in moments.items()}
+        counters = {
+            "iteration": self.iteration,
+            "elapsed": self.elapsed,
+            "steps": self.steps,
+            "best": self.best if np.isfinite(self.best) else None,
+            "config": asdict(self.config),
+        }
+        write_atomically(target / STATE, lambda stream: stream.write(save(tensors)))
+        text = json.dumps(counters, indent=2) + "\n"
+        write_atomically(target / PROGRESS, lambda stream: stream.write(text.encode()))
+
+    def load(self, folder: str | os.PathLike[str]) -> None:
+        """Go on from ``save``. Raises InputError where there is nothing to go on from."""
+        source = Path(folder)
+        try:
+            counters: dict[str, Any] = json.loads(read_bytes(source / PROGRESS))
+            tensors = load(read_bytes(source / STATE))
+            parts: dict[str, dict[str, torch.Tensor]] = {}
+            adam: dict[int, dict[str, torch.Tensor]] = {}
+            for name, value in tensors.items():
+                kind, key = name.split("/", 1)
+                if kind == "adam":
+                    i, moment = key.split("/")
+                    adam.setdefault(int(i), {})[moment] = value
+                else:
+                    parts.setdefault(kind, {})[key] = value
+            self.policy.load_state_dict(parts["policy"])
+            self.average.load_state_dict(parts["average"])
+            self.best_weights = parts["best"]
+            state = self.optimizer.state_dict()
+            state["state"] = adam
+            self.optimizer.load_state_dict(state)
+            self.iteration, self.elapsed = int(counters["iteration"]), float(counters["elapsed"])
+            self.steps = int(counters["steps"])
+            self.best = float("inf") if counters["best"] is None else float(counters["best"])
+        except InputError:
+            raise
+        except Exception as error:
+            raise InputError(
+                f"{source}: cannot be resumed ({type(error).__name__}); start anew without --resume"
+            ) from None
