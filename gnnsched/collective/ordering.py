@@ -1,10 +1,33 @@
 """Compiled orderings that verifier and simulator share: transfers per chunk and occupancies per link."""
 
+from dataclasses import replace
+from typing import Any
+
 import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
-from gnnsched.collective.schedule import REDUCE
+from gnnsched.collective.schedule import REDUCE, Schedule, Transfers
+
+# The types of a schedule's columns, as its class documents them.
+_TYPES: dict[str, type[np.generic]] = {"phase": np.uint8, "chunk": np.int32, "source": np.int32}
+_TYPES |= {"target": np.int32, "path_start": np.int64, "path_links": np.int32}
+_TYPES |= {"rate": np.float64, "start": np.float64, "end": np.float64}
+
+
+def read_only(schedule: Schedule) -> Schedule:
+    """``schedule`` with read-only columns of the documented types, without a copy where they have them.
+
+    numba compiles every kernel once per combination of types and writeability: with this there is one.
+    """
+
+    def frozen(column: NDArray[Any], kind: type[np.generic]) -> NDArray[Any]:
+        view = np.ascontiguousarray(column, kind).view()
+        view.setflags(write=False)
+        return view
+
+    columns = {name: frozen(getattr(schedule.transfers, name), kind) for name, kind in _TYPES.items()}
+    return replace(schedule, roots=frozen(schedule.roots, np.int32), transfers=Transfers(**columns))
 
 
 @njit(cache=True)

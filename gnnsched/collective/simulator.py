@@ -12,7 +12,7 @@ import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
-from gnnsched.collective.ordering import data_groups, occupancies
+from gnnsched.collective.ordering import data_groups, occupancies, read_only
 from gnnsched.collective.schedule import Schedule
 from gnnsched.topology import InputError, Topology
 
@@ -47,6 +47,7 @@ def simulate(schedule: Schedule, topology: Topology | None = None) -> Simulation
     topology with other links, and for times and rates that are no positive numbers.
     """
     network = _checked(schedule, topology)
+    schedule = read_only(schedule)
     t = schedule.transfers
     order, feeds, needs, groups = planned_order(schedule)
     owner, _, first, grouped = occupancies(
@@ -90,7 +91,7 @@ def _checked(schedule: Schedule, topology: Topology | None) -> Topology:
     same = np.array_equal(ours.link_source, network.link_source)
     if not same or not np.array_equal(ours.link_target, network.link_target):
         raise InputError(
-            f"topology {network.name!r}: not the links of the schedule's {ours.name!r}; plan again"
+            f"topology {network.name!r}: other links than the schedule's {ours.name!r}; plan again"
         )
     odd = ~(np.isfinite(t.start) & np.isfinite(t.end) & np.isfinite(t.rate) & (t.rate > 0))
     if odd.any():

@@ -15,7 +15,7 @@ import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
-from gnnsched.collective.ordering import group_by_key, occupancies, sort_groups
+from gnnsched.collective.ordering import group_by_key, occupancies, read_only, sort_groups
 from gnnsched.collective.schedule import BROADCAST, PHASES, REDUCE, Schedule
 
 # Reasons why the walk over one chunk stops.
@@ -44,8 +44,10 @@ def verify(schedule: Schedule, tolerance: float = 1e-9) -> Verdict:
     ``tolerance`` times the makespan, which rounding stays far below.
     """
     fault = _malformed(schedule)
-    if fault is None and len(schedule.transfers):
-        fault = _odd_transfer(schedule, tolerance) or _overload(schedule, tolerance)
+    if fault is None:
+        schedule = read_only(schedule)
+        if len(schedule.transfers):
+            fault = _odd_transfer(schedule, tolerance) or _overload(schedule, tolerance)
     if fault is None:
         fault = _wrong_data(schedule, tolerance)
     return Verdict(fault is None, fault)
