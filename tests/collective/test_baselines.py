@@ -73,7 +73,7 @@ def test_fast_parameter_server_serves_all_at_once() -> None:
 
 def test_double_tree_by_hand() -> None:
     # Four servers: tree 0 is 0 > 2 > {1, 3} with chunks 0 and 2, tree 1 is 3 > 1 > {2, 0} with chunks 1, 3.
-    # In units of a chunk: chunk 0 is at 2 at 1, at 1 at 2, at 3 at 3; 2 sends chunk 2 from 3 to 5. Tree 1 alike.
+    # In units of a chunk: chunk 0 reaches 2, 1 and 3 at 1, 2 and 3; 2 sends chunk 2 from 3 to 5.
     schedule = classical_schedule("double_tree", even_star(4), 4.0, 1)
     assert schedule.roots.tolist() == [0, 3, 0, 3]
     assert schedule.makespan == pytest.approx(2 * 5.0)

@@ -52,7 +52,7 @@ def random_network(rng: np.random.Generator, symmetric: bool = True) -> Topology
 def random_trees(topology: Topology, rng: np.random.Generator) -> FlowTrees:
     """A random tree over the participants for each of a few chunks, with random steps."""
     participants = topology.participants
-    chunks = int(rng.integers(1, 6))
+    chunks = int(rng.integers(1, 12))
     roots, edges = [], []
     for chunk in range(chunks):
         order = rng.permutation(participants)
