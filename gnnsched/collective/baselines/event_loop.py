@@ -185,7 +185,7 @@ def _book(bookings: Bookings, link: int, until: float, rate: float, now: float) 
 def _book_path(
     network: Network, bookings: Bookings, path: int, start: float, chunk_bytes: float, now: float
 ) -> float:
-    """Take ``rate`` of ``link``; forget what ended before ``now``: it can stop nobody any more."""
+    """Take the path's rate of all its links for a chunk that leaves at ``start``; return its arrival."""
     rate, ahead = network.rate[path], 0.0
     for k in range(network.path_start[path], network.path_start[path + 1]):
         link = network.links[k]
