@@ -217,7 +217,28 @@ def _free_path(network: Network, bookings: Bookings, pair: int, limit: float) ->
     return -1, soonest
 
 
-@njit(cache=True)
+class Work(NamedTuple):
+    """E transfers to be started, and the room for those that wait.
+
+    Transfer i is one of server pair ``pair[i]``; its arrival lets
+    ``children[child_start[i]:child_start[i+1]]`` go, and ``roots`` may go from the start. The waiting
+    transfers of pair p are a heap of ``size[p]`` from ``waiting[waiting_start[p]]`` on, those parked in queue
+    q one of ``parked_size[q]`` from ``parked[parked_start[q]]`` on.
+    """
+
+    chunk_bytes: float
+    pair: NDArray[np.int64]
+    roots: NDArray[np.int64]
+    child_start: NDArray[np.int64]
+    children: NDArray[np.int64]
+    waiting_start: NDArray[np.int64]
+    waiting: NDArray[np.int64]
+    size: NDArray[np.int64]
+    parked_start: NDArray[np.int64]
+    parked: NDArray[np.int64]
+    parked_size: NDArray[np.int64]
+
+
 def run_in_order(
     network: Network, chunk_bytes: float, predecessor: NDArray[np.int64], pair: NDArray[np.int64]
 ) -> tuple[NDArray[np.int64], NDArray[np.float64], NDArray[np.float64]]:
@@ -225,34 +246,30 @@ def run_in_order(
 
     ``predecessor`` (E,): the transfer that brings the chunk, -1 where the root sends; ``pair`` (E,). A
     transfer that waits for itself never starts and keeps path -1.
-
-    Never looks at all waiting transfers. Those of one pair share their paths, so only the first waiting one
-    of a pair is tried, and only when something may have changed for it. A pair with waiting transfers is
-    *parked* in the queue of a gate that is shut; or *asleep*, as something between the gates is not free; or
-    to be tried in this event. A gate that opens serves its queue in order, one by one, for as long as it
-    stays open. Bookings only push back the moments at which gates open and sleepers wake.
     """
     count, pairs, queues = len(pair), len(network.first) - 1, len(network.gate)
-    chosen = np.full(count, -1, np.int64)
-    start, end, ready = np.full(count, np.nan), np.full(count, np.nan), np.zeros(count)
-    next_sibling = np.full(count, -1, np.int64)
-    first_child = np.full(count, -1, np.int64)  # of the transfers that wait for this one
-    waiting_start, parked_start = np.zeros(pairs + 1, np.int64), np.zeros(queues + 1, np.int64)
-    for i in range(count - 1, -1, -1):
-        waiting_start[pair[i] + 1] += 1
-        for q in network.queue[pair[i]]:
-            if q >= 0:
-                # Once for itself, once for the dead entry it leaves on overtaking the first of its pair.
-                parked_start[q + 1] += 2
-        if predecessor[i] >= 0:
-            next_sibling[i] = first_child[predecessor[i]]
-            first_child[predecessor[i]] = i
-    waiting_start, parked_start = np.cumsum(waiting_start), np.cumsum(parked_start)
-    waiting, size = np.empty(count, np.int64), np.zeros(pairs, np.int64)
-    parked, parked_size = np.empty(parked_start[-1], np.int64), np.zeros(queues, np.int64)
-    parked_in, waits_for_gate = np.full(pairs, -1, np.int64), np.zeros(queues, np.bool_)
-    served = np.full(queues, -1, np.int64)  # the transfer out of this queue whose turn comes
-    room = count * np.diff(network.path_start).max() if count else 0
+    if count == 0:
+        return np.zeros(0, np.int64), np.zeros(0), np.zeros(0)
+    by_predecessor = np.argsort(predecessor, kind="stable")
+    child_start = np.searchsorted(predecessor[by_predecessor], np.arange(count + 1))
+    waiting_start = np.concatenate(([0], np.cumsum(np.bincount(pair, minlength=pairs))))
+    parks = network.queue[pair].ravel()
+    # Each transfer once for itself, once for the dead entry it leaves on overtaking the first of its pair.
+    parked_start = np.concatenate(([0], np.cumsum(2 * np.bincount(parks[parks >= 0], minlength=queues))))
+    room = count * int(np.diff(network.path_start).max())
+    work = Work(
+        float(chunk_bytes),
+        pair,
+        np.flatnonzero(predecessor < 0),
+        child_start,
+        by_predecessor,
+        waiting_start,
+        np.empty(count, np.int64),
+        np.zeros(pairs, np.int64),
+        parked_start,
+        np.empty(parked_start[-1], np.int64),
+        np.zeros(queues, np.int64),
+    )
     bookings = Bookings(
         np.full(len(network.bandwidth), -1, np.int64),
         np.empty(room, np.int64),
@@ -260,19 +277,47 @@ def run_in_order(
         np.empty(room),
         np.array([-1, 0]),
     )
+    chosen, start, end = np.full(count, -1, np.int64), np.zeros(count), np.zeros(count)
+    tolerance = SAME_EVENT * chunk_bytes / float(network.rate.max())
+    _run(network, work, bookings, tolerance, chosen, start, end)
+    return chosen, start, end
+
+
+@njit(cache=True)
+def _run(
+    network: Network,
+    work: Work,
+    bookings: Bookings,
+    tolerance: float,
+    chosen: NDArray[np.int64],
+    start: NDArray[np.float64],
+    end: NDArray[np.float64],
+) -> None:
+    """Fill in path, start and arrival (E,) of all transfers that can ever start.
+
+    Never looks at all waiting transfers. Those of one pair share their paths, so only the first waiting one
+    of a pair is tried, and only when something may have changed for it. A pair with waiting transfers is
+    *parked* in the queue of a gate that is shut; or *asleep*, as something between the gates is not free; or
+    to be tried in this event. A gate that opens serves its queue in order, one by one, for as long as it
+    stays open. Bookings only push back the moments at which gates open and sleepers wake.
+    """
+    pair, pairs, queues = work.pair, len(work.size), len(work.parked_size)
+    waiting, waiting_start, size = work.waiting, work.waiting_start, work.size
+    parked, parked_start, parked_size = work.parked, work.parked_start, work.parked_size
+    ready = np.zeros(len(pair))
+    parked_in, waits_for_gate = np.full(pairs, -1, np.int64), np.zeros(queues, np.bool_)
+    served = np.full(queues, -1, np.int64)  # the transfer out of this queue whose turn comes
     events = [(0.0, 0)]  # arrival of transfer i: i; pair p wakes up: -p - 1; gate of queue q: -pairs - q - 1
     events.pop()
     turn = [0]  # transfers to be tried in this event, a heap
     turn.pop()
     touched, to_serve = turn.copy(), turn.copy()  # pairs to be tried; queues that may have somebody to serve
-    for i in range(count):
-        if predecessor[i] < 0:
-            _push(waiting, waiting_start[pair[i]], size[pair[i]], i)
-            size[pair[i]] += 1
+    for i in work.roots:
+        _push(waiting, waiting_start[pair[i]], size[pair[i]], i)
+        size[pair[i]] += 1
     for p in range(pairs):
         if size[p] > 0:
             heappush(events, (0.0, -p - 1))
-    tolerance = SAME_EVENT * chunk_bytes / network.rate.max() if count else 0.0
     while len(events) > 0:
         now = events[0][0]
         limit = now + tolerance
@@ -285,8 +330,7 @@ def run_in_order(
             if what < 0:
                 touched.append(-what - 1)
                 continue
-            i = first_child[what]
-            while i >= 0:
+            for i in work.children[work.child_start[what] : work.child_start[what + 1]]:
                 p = pair[i]
                 ready[i] = time
                 _push(waiting, waiting_start[p], size[p], i)
@@ -297,7 +341,6 @@ def run_in_order(
                 elif q >= 0 and waiting[waiting_start[p]] == i:
                     _push(parked, parked_start[q], parked_size[q], i)
                     parked_size[q] += 1
-                i = next_sibling[i]
         for p in touched:
             heappush(turn, waiting[waiting_start[p]])
         touched.clear()
@@ -341,10 +384,9 @@ def run_in_order(
                 heappush(events, (moment, -p - 1))
                 continue
             start[i] = max(now, ready[i], moment)
-            end[i] = _book_path(network, bookings, chosen[i], start[i], chunk_bytes, now)
+            end[i] = _book_path(network, bookings, chosen[i], start[i], work.chunk_bytes, now)
             heappush(events, (end[i], i))
             _pop(waiting, waiting_start[p], size[p])
             size[p] -= 1
             if size[p] > 0:
                 heappush(turn, waiting[waiting_start[p]])
-    return chosen, start, end

@@ -129,7 +129,8 @@ def switch_paths(topology: Topology, source: NDArray[np.int32], target: NDArray[
 
     The pairs must come sorted by source.
     """
-    return _search(topology, source, target, topology.is_switch)
+    # A writable copy, as the other caller passes: the kernel is compiled once.
+    return _search(topology, source, target, topology.is_switch.copy())
 
 
 def relay_sequences(
