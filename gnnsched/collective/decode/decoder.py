@@ -13,6 +13,7 @@ from gnnsched.collective.decode.learn import Tape, empty_tape
 from gnnsched.collective.decode.packing import pack_trees
 from gnnsched.collective.decode.paths import Paths, candidate_paths
 from gnnsched.collective.decode.problem import NO_FLOWS, PATH_FEATURES, Flows, Problem, make_problem
+from gnnsched.collective.decode.relays import worth_keeping
 from gnnsched.collective.decode.state import CHOICE, COMMITTED, PICK, State, new_state
 from gnnsched.collective.schedule import BROADCAST, Transfers
 from gnnsched.topology import InputError, Topology
@@ -175,13 +176,20 @@ class Instance:
             raise InputError(
                 f"topology {self.topology.name}: some chunk cannot reach some participant; add the missing links"
             )
-        done = state.slot_state == COMMITTED
-        makespan = float(state.slot_end[done].max()) if done.any() else 0.0
+        done = np.flatnonzero(state.slot_state == COMMITTED)
+        # A relay's arrival matters only by what it sends on, which arrives later.
+        done = done[self.participants[self.paths.target[state.slot_path[done]]]]
+        makespan = float(state.slot_end[done].max(initial=0.0))
         return Episode(makespan, state, tape, events)
 
     def transfers(self, state: State) -> Transfers:
-        """The episode's transfers as broadcast columns, in order of their start."""
+        """The episode's transfers as broadcast columns, in order of their start, idle relays left out."""
         slots = np.flatnonzero(state.slot_state == COMMITTED)
+        path = state.slot_path[slots]
+        kept = worth_keeping(
+            state.slot_chunk[slots], self.paths.source[path], self.paths.target[path], self.participants
+        )
+        slots = slots[kept]
         slots = slots[np.lexsort((slots, state.slot_start[slots]))]
         path = state.slot_path[slots]
         lengths = np.diff(self.paths.start)[path]

@@ -1,0 +1,26 @@
+"""Relays that took a chunk and sent it to nobody: such transfers are no part of a plan."""
+
+import numpy as np
+from numpy.typing import NDArray
+
+
+def worth_keeping(
+    chunk: NDArray[np.int32],
+    source: NDArray[np.int32],
+    target: NDArray[np.int32],
+    is_participant: NDArray[np.bool_],
+) -> NDArray[np.bool_]:
+    """Which transfers of a broadcast plan, given as columns (T,), serve a participant in the end; bool (T,).
+
+    ``is_participant`` is indexed by ``target``. In the mirrored reduce phase the others would come from
+    relays that have nothing to send.
+    """
+    kept = np.ones(len(chunk), bool)
+    servers = len(is_participant)
+    sent = chunk.astype(np.int64) * servers + source
+    received = chunk.astype(np.int64) * servers + target
+    while True:
+        idle = kept & ~is_participant[target] & ~np.isin(received, sent[kept])
+        if not idle.any():
+            return kept
+        kept &= ~idle
