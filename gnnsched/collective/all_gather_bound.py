@@ -33,11 +33,11 @@ def all_gather_bound(topology: Topology, message_bytes: float = 1.0) -> float:
         return inf
     ratio = Fraction(count - 1, entering[order[0]])
     finder = CutFinder(topology)
-    takes_part = topology.is_participant[topology.servers].astype(np.int64)
+    shares = topology.is_participant[topology.servers].astype(np.int64)
+    supply, links = _integer_capacities(ratio, capacity, count)
     for target in order:
         while True:
-            supply, links = _integer_capacities(ratio, capacity, count)
-            side = finder.smallest_cut(supply * takes_part, links, target)
+            side = finder.smallest_cut(supply * shares, links, target, supply * count)
             if side is None:
                 break
             leaving = side[topology.link_source] & ~side[topology.link_target]
@@ -48,6 +48,8 @@ def all_gather_bound(topology: Topology, message_bytes: float = 1.0) -> float:
             if found <= ratio:  # a cut that only rounding puts below N
                 break
             ratio = found
+            supply, links = _integer_capacities(ratio, capacity, count)
+        shares[np.searchsorted(topology.servers, target)] = count
     return float(Fraction(message_bytes) / count * ratio / unit)
 
 

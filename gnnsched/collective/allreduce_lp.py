@@ -28,13 +28,16 @@ _PRECISION = 1e-9
 
 
 def allreduce_lp_bound(
-    topology: Topology, message_bytes: float = 1.0, time_limit: float = 10.0
+    topology: Topology,
+    message_bytes: float = 1.0,
+    time_limit: float = 10.0,
+    rs_ag_s: float | None = None,
 ) -> tuple[float | None, str | None]:
     """Seconds no AllReduce of ``message_bytes`` beats, latency left out: (bound, None) or (None, why not).
 
-    None where the program is not solved within ``time_limit`` seconds, and where some switch takes in another
-    capacity than it gives out: there the program is no bound (links r->w, w->a, w->b, a->r, b->r with w a
-    switch: 2.0, while 4/3 can be reached).
+    ``rs_ag_s`` is RS+AG's bound where it is known already. None where the program is not solved within
+    ``time_limit`` seconds, and where some switch takes in another capacity than it gives out: there the
+    program is no bound (links r->w, w->a, w->b, a->r, b->r with w a switch: 2.0, while 4/3 can be reached).
     """
     deadline = time.monotonic() + time_limit
     if len(topology.participants) < 2:
@@ -42,7 +45,7 @@ def allreduce_lp_bound(
     unbalanced = _unbalanced_switch(topology)
     if unbalanced is not None:
         return None, f"switch {topology.node_ids[unbalanced]!r} takes in another capacity than it gives out"
-    rs_ag = rs_ag_bound(topology, message_bytes)
+    rs_ag = rs_ag_bound(topology, message_bytes) if rs_ag_s is None else rs_ag_s
     program = _Program(topology)
     while True:
         left = deadline - time.monotonic()
@@ -169,18 +172,21 @@ class _Program:
         """Add one cut that ``solution`` breaks per participant; whether there was one, None out of time."""
         supply = np.maximum(solution[: self.servers], 0.0)
         total = float(supply.sum())
-        scale = (LARGEST_FLOW - self.servers) / total
+        scale = LARGEST_FLOW / total
         added = False
         for direction, finder in enumerate(self._finders):
             column = self._out if direction == 0 else self._in
-            capacity = np.floor(np.minimum(np.maximum(solution[column], 0.0), total) * scale).astype(np.int64)
-            for participant in self._topology.participants:
+            capacity = np.floor(np.clip(solution[column], 0.0, total) * scale).astype(np.int64)
+            shares = np.floor(supply * scale).astype(np.int64)
+            wanted = int(shares.sum())
+            for participant in self._topology.participants.tolist():
                 if time.monotonic() > deadline:
                     return None
-                side = finder.smallest_cut(np.floor(supply * scale).astype(np.int64), capacity, participant)
-                if side is None:
-                    continue
-                crossing = solution[self._crossing(side, direction)].sum()
-                if supply[side[self._topology.servers]].sum() - crossing > _PRECISION * total:
-                    added |= self._add_cut(side, direction)
+                side = finder.smallest_cut(shares, capacity, participant, wanted)
+                if side is not None:
+                    crossing = solution[self._crossing(side, direction)].sum()
+                    if supply[side[self._topology.servers]].sum() - crossing > _PRECISION * total:
+                        added |= self._add_cut(side, direction)
+                        continue
+                shares[np.searchsorted(self._topology.servers, participant)] = wanted
         return added

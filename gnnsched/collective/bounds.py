@@ -45,7 +45,7 @@ def bounds(topology: Topology, message_bytes: float, lp_time_limit: float = 2.0)
     """All bounds for ``message_bytes`` on ``topology``; the LP gets ``lp_time_limit`` seconds."""
     rs_ag = rs_ag_bound(topology, message_bytes)
     latency = latency_bound(topology)
-    lp_bound, note = allreduce_lp_bound(topology, message_bytes, lp_time_limit)
+    lp_bound, note = allreduce_lp_bound(topology, message_bytes, lp_time_limit, rs_ag)
     return Bounds(max(rs_ag, latency), rs_ag, latency, lp_bound, note)
 
 

@@ -7,8 +7,8 @@ from scipy.sparse.csgraph import breadth_first_order, maximum_flow
 
 from gnnsched.topology import Topology
 
-# scipy computes flows in 32 bits; no flow may exceed this.
-LARGEST_FLOW = 2**31 - 2
+# scipy computes with 32 bits, and what is left of an arc is its capacity plus the flow against it.
+LARGEST_FLOW = 2**30 - 1
 
 
 class CutFinder:
@@ -18,40 +18,45 @@ class CutFinder:
     """
 
     def __init__(self, topology: Topology) -> None:
-        self._nodes = topology.num_nodes
-        self._servers = topology.servers
-        source = np.full(len(self._servers), self._nodes, np.int32)
-        tail = np.concatenate((topology.link_source, source, topology.link_target, self._servers))
-        head = np.concatenate((topology.link_target, self._servers, topology.link_source, source))
+        self._source, self._sink = topology.num_nodes, topology.num_nodes + 1
+        self._size = topology.num_nodes + 2
+        servers = topology.servers
+        source, sink = np.full(len(servers), self._source), np.full(len(servers), self._sink)
+        tail = np.concatenate((topology.link_source, source, servers))
+        head = np.concatenate((topology.link_target, servers, sink))
         # Both directions of every pair, so that flow and capacity share one structure.
-        keys, arc = np.unique(tail.astype(np.int64) * (self._nodes + 1) + head, return_inverse=True)
-        rows, columns = np.divmod(keys, self._nodes + 1)
-        self._arc_of_link = arc[: topology.num_links]
-        self._arc_of_supply = arc[topology.num_links :][: len(self._servers)]
+        tail, head = np.concatenate((tail, head)).astype(np.int64), np.concatenate((head, tail))
+        keys, arc = np.unique(tail * self._size + head, return_inverse=True)
+        rows, columns = np.divmod(keys, self._size)
+        links = topology.num_links
+        self._arc_of_link = arc[:links]
+        self._arc_of_supply = arc[links:][: len(servers)]
+        self._arc_to_sink = dict(zip(servers.tolist(), arc[links + len(servers) :].tolist()))
         self._indices = columns.astype(np.int32)
-        self._indptr = np.searchsorted(rows, np.arange(self._nodes + 2)).astype(np.int32)
+        self._indptr = np.searchsorted(rows, np.arange(self._size + 1)).astype(np.int32)
 
     def smallest_cut(
-        self, supply: NDArray[np.int64], capacity: NDArray[np.int64], target: int
+        self, supply: NDArray[np.int64], capacity: NDArray[np.int64], target: int, wanted: int
     ) -> NDArray[np.bool_] | None:
-        """The source's side (a mask over nodes) of a minimum cut towards ``target``, None if all arrives.
+        """The source's side (a mask over nodes) of a least cut to ``target``, None if ``wanted`` gets there.
 
-        ``supply`` is the capacity of the arc to each server, its sum at most LARGEST_FLOW; ``capacity`` that
-        of each link; ``target`` a server.
+        ``supply`` is the capacity of the arc to each server, ``capacity`` that of each link, ``target`` a
+        server; ``wanted`` is at most LARGEST_FLOW. A server that ``wanted`` gets to may supply ``wanted`` to
+        the others from then on: no cut that is too small leaves it out, and their flows become short.
         """
-        total = int(supply.sum())
         data = np.zeros(len(self._indices), np.int64)
-        np.add.at(data, self._arc_of_link, np.minimum(capacity, total))
+        np.add.at(data, self._arc_of_link, np.minimum(capacity, wanted))
         data[self._arc_of_supply] = supply
-        data = np.minimum(data, total)
-        shape = (self._nodes + 1, self._nodes + 1)
+        data[self._arc_to_sink[target]] = wanted
+        data = np.minimum(data, wanted)
+        shape = (self._size, self._size)
         graph = csr_array((data.astype(np.int32), self._indices, self._indptr), shape=shape)
-        result = maximum_flow(graph, self._nodes, target)
-        if result.flow_value >= total:
+        result = maximum_flow(graph, self._source, self._sink)
+        if result.flow_value >= wanted:
             return None
         left = graph - result.flow
         left.eliminate_zeros()
-        reached = breadth_first_order(left, self._nodes, return_predecessors=False)
-        side = np.zeros(self._nodes + 1, bool)
+        reached = breadth_first_order(left, self._source, return_predecessors=False)
+        side = np.zeros(self._size, bool)
         side[reached] = True
-        return side[:-1]
+        return side[: self._source]

@@ -18,7 +18,9 @@ from gnnsched.topology import InputError, Topology
 
 # Times closer than this part of the planned makespan are the same time.
 _SAME_TIME = 1e-12
-# With latency a link's order may look ahead in time; each pass over the schedule settles one such look.
+# With latency a link's order may look ahead in time; each pass over the schedule settles one such look. No
+# replay visits more occupancies than this, or makes more passes, before it gives up.
+_MOST_VISITS = 5 * 10**8
 _MOST_PASSES = 1000
 
 
@@ -74,7 +76,7 @@ def simulate(schedule: Schedule, topology: Topology | None = None) -> Simulation
         groups,
         start,
         same_time,
-        _MOST_PASSES,
+        min(_MOST_PASSES, max(20, _MOST_VISITS // max(1, len(t.path_links)))),
     )
     truncated = None
     if stuck >= 0:
