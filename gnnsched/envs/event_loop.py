@@ -48,8 +48,8 @@ class EventLoop:
     participants still need; ``transfers``: rows of path, chunk, rate, start, end in order of decision;
     ``bookings`` per link: (end, rate) of what occupies it; ``forced``: nothing is in flight and nobody wanted
     to go on, so that a decision must name a chunk. ``start`` (s) and ``rate`` (bytes/s, 0: it cannot) (P,):
-    when and how fast each path could start at this event; ``settled`` bool (P,): already served or declined
-    at it.
+    when and how fast each path could start at this event; ``useful`` bool (P,): it has a chunk to carry;
+    ``settled`` bool (P,): already served or declined at this event.
     """
 
     def __init__(self, network: Network, flows: Flows) -> None:
@@ -126,7 +126,7 @@ class EventLoop:
         """Paths (P,) that may be picked now: can start, have a chunk to carry, are not settled."""
         if self.missing == 0:
             return np.zeros(len(self.settled), bool)
-        return (self.rate > 0.0) & ~self.settled & self._useful()
+        return (self.rate > 0.0) & ~self.settled & self.useful
 
     def chunk_mask(self, path: int) -> NDArray[np.bool_]:
         """Chunks (C,) that the path's source can send now and its target wants."""
@@ -152,6 +152,8 @@ class EventLoop:
             # A relay's arrival matters only by what it sends on, which arrives later.
             self.makespan = max(self.makespan, end)
         self.settled[path] = True
+        into = slice(network.paths.into[d], network.paths.into[d + 1])
+        self.useful[into] = (self.holds[self.sources[into]] & self.wants[d]).any(1)
         touched = {other for link, _ in self._hops[path] for other in self._through[link]}
         for other in touched:
             if self.rate[other] > 0.0 and not self.settled[other]:
@@ -193,12 +195,10 @@ class EventLoop:
         self.settled = np.zeros(paths, bool)
         self.start = np.full(paths, self.now)
         self.rate = np.zeros(paths)
+        self.useful = (self.holds[self.sources] & self.wants[self.targets]).any(1)
         # wants only shrinks within an event, so a path without use now has none later in it
-        for path in np.flatnonzero(self._useful()).tolist():
+        for path in np.flatnonzero(self.useful).tolist():
             self.start[path], self.rate[path] = self.opening(path)
-
-    def _useful(self) -> NDArray[np.bool_]:
-        return (self.holds[self.sources] & self.wants[self.targets]).any(1)
 
     def columns(self) -> Transfers:
         """The transfers so far as broadcast columns, in order of their start, idle relays left out."""
