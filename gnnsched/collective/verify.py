@@ -4,8 +4,9 @@ Contributions are followed symbolically. For each chunk every participant's cont
 place: held by a server, or on the way in a reduce transfer, which takes along everything that its source
 holds when it starts. A reduce transfer that finds nothing to take (it comes too early, or the contribution
 was sent before and would be counted twice) is a fault. The root has the final value once all N contributions
-are there; from then on it, and every server that a broadcast has reached, may broadcast. Because the
-contributions never overlap, their number per server is all that the walk needs to keep.
+are there; from then on it, and every server that a broadcast has reached, may broadcast. A second
+copy of a final value changes nothing and is allowed. Because contributions never overlap, their number per
+server is all that the walk needs to keep.
 """
 
 from dataclasses import dataclass
