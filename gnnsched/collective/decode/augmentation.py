@@ -49,7 +49,7 @@ def try_path(
     return start_transfer(pr, st, path, chunk, start, rate)
 
 
-@njit(cache=True)
+@njit(cache=True, forceinline=True)
 def blocker(pr: Problem, st: State, path: int) -> int:
     """The transfer started in this event that stands on the path's first full link, or NONE."""
     longest = st.longest[0]
@@ -69,7 +69,7 @@ def blocker(pr: Problem, st: State, path: int) -> int:
     return NONE
 
 
-@njit(cache=True)
+@njit(cache=True, forceinline=True)
 def augment_from(
     pr: Problem, sc: Scores, st: State, tape: Tape, rules: Rules, origin: int, frames: Longs, rng: np.random.Generator
 ) -> bool:
@@ -126,7 +126,7 @@ def augment_from(
     return False
 
 
-@njit(cache=True)
+@njit(cache=True, forceinline=True)
 def augment(
     pr: Problem, sc: Scores, st: State, tape: Tape, rules: Rules, frames: Longs, rng: np.random.Generator
 ) -> None:

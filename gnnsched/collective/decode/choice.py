@@ -140,7 +140,7 @@ def choose_chunk(
     return chosen
 
 
-@njit(cache=True)
+@njit(cache=True, forceinline=True)
 def look_at_pair(pr: Problem, st: State, guide: float, path: int) -> None:
     """Note in ``st.pair[source]`` how many useful chunks the path can carry (log), the rarest share and the longest tail."""
     s, d = pr.source[path], pr.target[path]
@@ -163,7 +163,7 @@ def look_at_pair(pr: Problem, st: State, guide: float, path: int) -> None:
     st.pair[s, 2] = longest
 
 
-@njit(cache=True)
+@njit(cache=True, forceinline=True)
 def legal_paths(pr: Problem, st: State, guide: float, legal: Longs, features: Floats) -> int:
     """All paths that can start at this event and carry something useful; returns their number.
 

@@ -39,7 +39,7 @@ Floats = NDArray[np.float64]
 Longs = NDArray[np.int64]
 
 
-@njit(cache=True)
+@njit(cache=True, forceinline=True)
 def commit(pr: Problem, sc: Scores, st: State, tape: Tape, rules: Rules, heap: list[tuple[float, int]]) -> int:
     """Make this event's transfers final: announce them and note when links are released and chunks arrive."""
     made = 0
@@ -65,7 +65,7 @@ def commit(pr: Problem, sc: Scores, st: State, tape: Tape, rules: Rules, heap: l
     return made
 
 
-@njit(cache=True)
+@njit(cache=True, forceinline=True)
 def replay_pass(
     pr: Problem,
     sc: Scores,

@@ -76,7 +76,7 @@ def empty_tape(pr: Problem, decisions: int) -> Tape:
     )
 
 
-@njit(cache=True)
+@njit(cache=True, forceinline=True)
 def surrogate_weight(tape: Tape, new: float, old: float, weight: float, sums: int) -> float:
     """Derivative of the clipped surrogate with respect to a log-probability; adds to the level's statistics."""
     advantage = tape.setting[ADVANTAGE]
@@ -93,7 +93,7 @@ def surrogate_weight(tape: Tape, new: float, old: float, weight: float, sums: in
     return advantage * ratio * weight
 
 
-@njit(cache=True)
+@njit(cache=True, forceinline=True)
 def learn_choice(
     pr: Problem,
     st: State,
@@ -180,7 +180,7 @@ def learn_choice(
             tape.debt[h, d, c] += q * (w[2 + 2 * h] + w[3 + 2 * h] / (NEARNESS_FLOOR + st.near[h, d, c]))
 
 
-@njit(cache=True)
+@njit(cache=True, forceinline=True)
 def learn_picks(
     tape: Tape, legal: Longs, features: Floats, value: Floats, count: int, death: Longs, order: Longs, picks: int, first: int
 ) -> None:
@@ -232,7 +232,7 @@ def learn_picks(
             tape.d_path[legal[i], k] += slope * features[i, k]
 
 
-@njit(cache=True)
+@njit(cache=True, forceinline=True)
 def repay_nearness(tape: Tape, server: int, chunk: int) -> None:
     """The chunk reached ``server`` only now: decisions made before did not see it there."""
     for h in range(NEARNESS_HEADS):
@@ -240,7 +240,7 @@ def repay_nearness(tape: Tape, server: int, chunk: int) -> None:
             tape.d_attention[h, server, d] -= tape.debt[h, d, chunk]
 
 
-@njit(cache=True)
+@njit(cache=True, forceinline=True)
 def settle_nearness(st: State, tape: Tape) -> None:
     """At the end: each decision saw every server that held or awaited the chunk."""
     servers, chunks = st.arrival.shape

@@ -5,6 +5,7 @@ from numpy.typing import NDArray
 
 from gnnsched.collective.decode.choice import Scores
 from gnnsched.collective.decode.decoder import Decoding, Instance
+from gnnsched.collective.decode.linear import LINEAR_CHUNK, LINEAR_PATH
 from gnnsched.collective.decode.problem import CHUNK_FEATURES, PATH_FEATURES
 
 Floats = NDArray[np.float64]
@@ -52,6 +53,21 @@ def tree_scores(instance: Instance) -> Scores:
     )
 
 
+def linear_scores(instance: Instance) -> Scores:
+    """The linear scorer: the same tuned weights on every path of every network."""
+    split = len(CHUNK_FEATURES)
+    return constant_scores(
+        instance, np.array(LINEAR_PATH), np.array(LINEAR_CHUNK[:split]), np.array(LINEAR_CHUNK[split:])
+    )
+
+
+def random_scores(instance: Instance) -> Scores:
+    """Any useful chunk over any idle path, all equally likely."""
+    return preset(instance, {}, {})
+
+
 GREEDY = Decoding(augment=False, floor=2.0, allow_none=False, sample=False)
 GREEDY_AUGMENTED = Decoding(allow_none=False, sample=False)
 TREES_AUGMENTED = Decoding(guide=0.0, allow_none=False, sample=False)
+LINEAR = Decoding()
+RANDOM = Decoding(augment=False, floor=2.0, allow_none=False)
