@@ -1,0 +1,19 @@
+#!/usr/bin/env bash
+# Makes .venv beside this folder and installs the package in it, editable, with the pinned versions.
+# Usage: bash scripts/setup.sh [EXTRAS]      EXTRAS: e.g. [dev] for what the tests need
+set -euo pipefail
+cd "$(dirname "$0")/.."
+python=${PYTHON:-python3}
+"$python" -c 'import sys; sys.exit(sys.version_info < (3, 11))' || {
+    echo "gnnsched needs Python 3.11 or newer; set PYTHON to one" >&2
+    exit 2
+}
+[ -x .venv/bin/python ] || "$python" -m venv .venv
+stamp=.venv/installed-$(cat scripts/constraints.txt pyproject.toml scripts/setup.sh | cksum | cut -d' ' -f1)-${1:-run}
+if [ ! -e "$stamp" ]; then
+    echo "installing gnnsched${1:-} into .venv (a few minutes the first time)"
+    .venv/bin/pip install --quiet --disable-pip-version-check -c scripts/constraints.txt -e ".${1:-}"
+    touch "$stamp"
+fi
+echo "compiling kernels (two minutes the first time)"
+.venv/bin/python -c 'from gnnsched.planning import warm_up; warm_up()'
