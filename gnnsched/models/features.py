@@ -24,8 +24,24 @@ NODE_FEATURES = (
     "log_chunks_per_server",
     "latency_share",
 )
-EDGE_FEATURES = ("is_link", "is_flow_tie", "log_bandwidth", "log_load", "log_packed_load", "latency_share", "flow_rate_share")
-PATH_FEATURES = ("log_duration", "log_load", "log_rate", "hops", "log_price", "log_tree_share", "duration_excess")
+EDGE_FEATURES = (
+    "is_link",
+    "is_flow_tie",
+    "log_bandwidth",
+    "log_load",
+    "log_packed_load",
+    "latency_share",
+    "flow_rate_share",
+)
+PATH_FEATURES = (
+    "log_duration",
+    "log_load",
+    "log_rate",
+    "hops",
+    "log_price",
+    "log_tree_share",
+    "duration_excess",
+)
 PAIR_FEATURES = ("log_duration", "log_load")
 
 
@@ -35,8 +51,8 @@ class GraphBatch:
 
     n nodes (servers, switches and flows of all instances), m edges, P paths, Q server pairs. ``edge_index`` (2, m):
     source and target node; ``path_source``, ``path_target`` (P,): node; ``hop_edge``, ``hop_path`` (hops,): the
-    edges of paths; ``pair_source``, ``pair_target`` (Q,): node, ``server_count``: number of nodes a pair may end at.
-    ``path_pointer``, ``pair_pointer`` (instances + 1,) cut the columns into instances.
+    edges of paths; ``pair_source``, ``pair_target`` (Q,): node. ``path_pointer``, ``pair_pointer`` and ``node_pointer``
+    (instances + 1,) cut the columns into instances.
     """
 
     nodes: Tensor
@@ -80,8 +96,8 @@ def graph_of(instance: Instance) -> GraphBatch:
     node[nodes:, 2] = 1.0
     node[:nodes, 3] = topology.is_participant
     if links:
-        node[:nodes, 4] = _centred_log(np.bincount(target, topology.bandwidth, nodes))
-        node[:nodes, 5] = _centred_log(np.bincount(source, topology.bandwidth, nodes))
+        node[:nodes, 4] = _centred_log(np.bincount(target, topology.bandwidth, nodes).astype(float))
+        node[:nodes, 5] = _centred_log(np.bincount(source, topology.bandwidth, nodes).astype(float))
         node[:nodes, 6] = _centred_log(np.bincount(target, minlength=nodes).astype(float))
     duration = np.exp(problem.log_duration)
     finite = np.isfinite(duration)
@@ -98,9 +114,9 @@ def graph_of(instance: Instance) -> GraphBatch:
     edge = np.zeros((links, len(EDGE_FEATURES)))
     edge[:, 0] = 1.0
     edge[:, 2] = _centred_log(topology.bandwidth)
-    through = np.bincount(
-        paths.links, np.repeat(1.0, len(paths.links)), links
-    ) / np.maximum(topology.bandwidth, 1e-300)
+    through = np.bincount(paths.links, np.repeat(1.0, len(paths.links)), links) / np.maximum(
+        topology.bandwidth, 1e-300
+    )
     edge[:, 3] = _centred_log(through + through.mean() * 0.01)
     edge[:, 4] = np.log(np.maximum(instance.packed_load / instance.time_scale, 1e-3))
     edge[:, 5] = latency_share

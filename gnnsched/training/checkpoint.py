@@ -96,7 +96,11 @@ def load_checkpoint(folder: str | os.PathLike[str], device: str = "cpu") -> Poli
         weights = load(read_bytes(path))
         policy.load_state_dict(weights)
     except SafetensorError:
-        raise InputError(f"{path}: not a safetensors file, truncated perhaps; save the checkpoint again") from None
+        raise InputError(
+            f"{path}: not a safetensors file, truncated perhaps; save the checkpoint again"
+        ) from None
     except RuntimeError:
-        raise InputError(f"{path}: weights do not fit the architecture in {DESCRIPTION}; save it again") from None
+        raise InputError(
+            f"{path}: weights do not fit the architecture in {DESCRIPTION}; save it again"
+        ) from None
     return policy.to(device).eval()

@@ -38,7 +38,7 @@ class Lesson:
 
 
 def random_flows(paths: Paths, bandwidth: np.ndarray, horizon: float, rng: np.random.Generator) -> Flows:
-    """A few in-flight flows on random candidate paths: half or all of the slowest link's rate, for part of ``horizon``."""
+    """One to three in-flight flows on random candidate paths, for part of ``horizon`` (s)."""
     count = int(rng.integers(1, 4))
     chosen = rng.integers(paths.num_paths, size=count)
     links, starts, rates, until = [], [0], [], []
@@ -114,7 +114,9 @@ class Mixture:
         flows = NO_FLOWS
         if rng.random() < self._flow_share and paths.num_paths:
             flows = random_flows(paths, topology.bandwidth, bound, rng)
-        instance = Instance(topology, MESSAGE_BYTES, chunks_per_server, int(rng.integers(2**31)), paths, flows)
+        instance = Instance(
+            topology, MESSAGE_BYTES, chunks_per_server, int(rng.integers(2**31)), paths, flows
+        )
         lesson = Lesson(instance, bound)
         self._cache[index] = lesson
         return lesson

@@ -46,7 +46,9 @@ def advantages(ratio: np.ndarray) -> np.ndarray:
     return (ratio.mean() - ratio) / (ratio.std() + SPREAD_FLOOR)
 
 
-def collect(lesson: Lesson, scores: Scores, decoding: Decoding, count: int, rng: np.random.Generator) -> Rollouts:
+def collect(
+    lesson: Lesson, scores: Scores, decoding: Decoding, count: int, rng: np.random.Generator
+) -> Rollouts:
     """``count`` sampled episodes of the lesson."""
     episodes = [lesson.instance.decode(scores, decoding, rng, record=True) for _ in range(count)]
     ratio = np.array([e.makespan / lesson.bound if lesson.bound > 0 else 1.0 for e in episodes])
@@ -70,7 +72,10 @@ def gradient(
         tape.statistic[:] = 0.0
         tape.setting[ADVANTAGE], tape.setting[CLIP] = advantage, clip
         tape.setting[PICK_WEIGHT], tape.setting[CHOICE_WEIGHT] = weights.pick, weights.choice
-        tape.setting[PICK_ENTROPY], tape.setting[CHOICE_ENTROPY] = weights.pick_entropy, weights.choice_entropy
+        tape.setting[PICK_ENTROPY], tape.setting[CHOICE_ENTROPY] = (
+            weights.pick_entropy,
+            weights.choice_entropy,
+        )
         tape.setting[FIRST_EPOCH] = float(first)
         rollouts.lesson.instance.replay(scores, decoding, tape, episode.state.random)
         decisions = max(1, len(tape.picks) + len(tape.choices))

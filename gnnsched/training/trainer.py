@@ -71,7 +71,11 @@ class Trainer:
     """
 
     def __init__(
-        self, mixture: Mixture, config: TrainConfig, policy_config: PolicyConfig | None = None, device: str = "cpu"
+        self,
+        mixture: Mixture,
+        config: TrainConfig,
+        policy_config: PolicyConfig | None = None,
+        device: str = "cpu",
     ) -> None:
         if config.iterations is None and config.minutes is None:
             raise InputError("training: no end given; set minutes or iterations")
@@ -144,7 +148,8 @@ class Trainer:
             scores = split_scores(output, batch, instances)
             if epoch == 0:
                 rollouts = [
-                    collect(lesson, own, self.decoding, config.rollouts, rng) for lesson, own in zip(lessons, scores)
+                    collect(lesson, own, self.decoding, config.rollouts, rng)
+                    for lesson, own in zip(lessons, scores)
                 ]
             results = [
                 gradient(r, own, self.decoding, epoch == 0, config.clip, weights)
@@ -162,7 +167,9 @@ class Trainer:
             self.optimizer.step()
         with torch.no_grad():
             for slow, fast in zip(self.average.parameters(), self.policy.parameters()):
-                slow.lerp_(fast, 1.0 - min(config.averaging, (1.0 + self.iteration) / (10.0 + self.iteration)))
+                slow.lerp_(
+                    fast, 1.0 - min(config.averaging, (1.0 + self.iteration) / (10.0 + self.iteration))
+                )
         self.iteration += 1
         decisions = int(sum(len(e.tape.picks) + len(e.tape.choices) for r in rollouts for e in r.episodes))
         self.steps += decisions
@@ -197,7 +204,9 @@ class Trainer:
         rng = np.random.default_rng([self.config.seed, 11])
         mean, best = [], []
         for lesson, own in zip(lessons, scores):
-            ratio = [lesson.instance.decode(own, self.decoding, rng).makespan / lesson.bound for _ in range(4)]
+            ratio = [
+                lesson.instance.decode(own, self.decoding, rng).makespan / lesson.bound for _ in range(4)
+            ]
             mean.append(np.mean(ratio))
             best.append(np.min(ratio))
         score = float(np.mean(mean) + np.mean(best)) / 2.0
@@ -217,7 +226,7 @@ class Trainer:
         """Everything that going on needs, as tensors and JSON."""
         target = Path(folder)
         target.mkdir(parents=True, exist_ok=True)
-        tensors = {}
+        tensors: dict[str, torch.Tensor] = {}
         for name, states in (
             ("policy", self.policy.state_dict()),
             ("average", self.average.state_dict()),

@@ -35,7 +35,14 @@ EVICTIONS_PER_SERVER = 200
 
 @njit(cache=True)
 def try_path(
-    pr: Problem, sc: Scores, st: State, tape: Tape, rules: Rules, path: int, share: float, rng: np.random.Generator
+    pr: Problem,
+    sc: Scores,
+    st: State,
+    tape: Tape,
+    rules: Rules,
+    path: int,
+    share: float,
+    rng: np.random.Generator,
 ) -> int:
     """Start the policy's choice on the path if it can start at ``share`` of its ordinary rate; slot or NONE."""
     if not anything_useful(pr, st, rules.guide, path):
@@ -71,7 +78,14 @@ def blocker(pr: Problem, st: State, path: int) -> int:
 
 @njit(cache=True, forceinline=True)
 def augment_from(
-    pr: Problem, sc: Scores, st: State, tape: Tape, rules: Rules, origin: int, frames: Longs, rng: np.random.Generator
+    pr: Problem,
+    sc: Scores,
+    st: State,
+    tape: Tape,
+    rules: Rules,
+    origin: int,
+    frames: Longs,
+    rng: np.random.Generator,
 ) -> bool:
     """Kuhn's augmenting path from a destination with an idle in-link: rob another of this event's transfers, serve
     the robbed destination another way, up to AUGMENTATION_DEPTH deep. True if a transfer was added.
@@ -152,5 +166,3 @@ def augment(
                 again = augment_from(pr, sc, st, tape, rules, d, frames, rng)
                 if again:
                     st.count[STAMP] += 1
-
-

@@ -57,7 +57,15 @@ class Rules(NamedTuple):
 
 @njit(cache=True)
 def choose_chunk(
-    pr: Problem, sc: Scores, st: State, tape: Tape, rules: Rules, path: int, rate: float, idle: bool, rng: np.random.Generator
+    pr: Problem,
+    sc: Scores,
+    st: State,
+    tape: Tape,
+    rules: Rules,
+    path: int,
+    rate: float,
+    idle: bool,
+    rng: np.random.Generator,
 ) -> int:
     """High-level decision: the chunk that takes the path, or NONE. ``idle``: whether NONE may be chosen."""
     s, d = pr.source[path], pr.target[path]
@@ -116,7 +124,19 @@ def choose_chunk(
             if st.candidate[i] == wanted:
                 choice = i
         learn_choice(
-            pr, st, tape, path, count, choice, best, total, log_duration, log_load, need, log_useful, st.count[CHOICE]
+            pr,
+            st,
+            tape,
+            path,
+            count,
+            choice,
+            best,
+            total,
+            log_duration,
+            log_load,
+            need,
+            log_useful,
+            st.count[CHOICE],
         )
         st.count[CHOICE] += 1
         return wanted
@@ -135,7 +155,9 @@ def choose_chunk(
     if rules.mode == RECORD:
         if st.count[CHOICE] < len(tape.choices):
             tape.choices[st.count[CHOICE]] = chosen
-            tape.new_choice[st.count[CHOICE]] = (st.score[choice] if choice >= 0 else 0.0) - best - np.log(total)
+            tape.new_choice[st.count[CHOICE]] = (
+                (st.score[choice] if choice >= 0 else 0.0) - best - np.log(total)
+            )
         st.count[CHOICE] += 1
     return chosen
 

@@ -84,9 +84,7 @@ class Instance:
             np.random.default_rng([seed, 1]),
         )
         self.packed_load = trees.load
-        self.problem: Problem = make_problem(
-            topology, self.paths, self.chunk_bytes, self.roots, trees, flows
-        )
+        self.problem: Problem = make_problem(topology, self.paths, self.chunk_bytes, self.roots, trees, flows)
 
     @cached_property
     def root_nodes(self) -> NDArray[np.int32]:

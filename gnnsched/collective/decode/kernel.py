@@ -40,7 +40,9 @@ Longs = NDArray[np.int64]
 
 
 @njit(cache=True, forceinline=True)
-def commit(pr: Problem, sc: Scores, st: State, tape: Tape, rules: Rules, heap: list[tuple[float, int]]) -> int:
+def commit(
+    pr: Problem, sc: Scores, st: State, tape: Tape, rules: Rules, heap: list[tuple[float, int]]
+) -> int:
     """Make this event's transfers final: announce them and note when links are released and chunks arrive."""
     made = 0
     for i in range(st.count[FRESH]):

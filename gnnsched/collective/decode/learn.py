@@ -27,7 +27,9 @@ Longs = NDArray[np.int64]
 # Places in Tape.setting ...
 ADVANTAGE, CLIP, PICK_WEIGHT, CHOICE_WEIGHT, PICK_ENTROPY, CHOICE_ENTROPY, FIRST_EPOCH = range(7)
 # ... and in Tape.statistic: sums over decisions, per level.
-PICKS, PICK_KL, PICK_CLIPPED, PICK_ENTROPY_SUM, CHOICES, CHOICE_KL, CHOICE_CLIPPED, CHOICE_ENTROPY_SUM = range(8)
+PICKS, PICK_KL, PICK_CLIPPED, PICK_ENTROPY_SUM, CHOICES, CHOICE_KL, CHOICE_CLIPPED, CHOICE_ENTROPY_SUM = (
+    range(8)
+)
 
 
 class Tape(NamedTuple):
@@ -182,7 +184,15 @@ def learn_choice(
 
 @njit(cache=True, forceinline=True)
 def learn_picks(
-    tape: Tape, legal: Longs, features: Floats, value: Floats, count: int, death: Longs, order: Longs, picks: int, first: int
+    tape: Tape,
+    legal: Longs,
+    features: Floats,
+    value: Floats,
+    count: int,
+    death: Longs,
+    order: Longs,
+    picks: int,
+    first: int,
 ) -> None:
     """Add one event's low-level decisions. ``death`` (count,): the last pick at which the path was still legal;
     ``order`` (picks,): index into ``legal`` of each pick; ``first``: tape index of the first of them.

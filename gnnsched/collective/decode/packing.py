@@ -38,7 +38,9 @@ class Trees(NamedTuple):
 
 
 @njit(cache=True)
-def _add(path: int, sign: float, start: Longs, links: Ints, work: Floats, scale: float, load: Floats, toll: Floats) -> None:
+def _add(
+    path: int, sign: float, start: Longs, links: Ints, work: Floats, scale: float, load: Floats, toll: Floats
+) -> None:
     """Put a path's work on its links (or take it off) and price them anew."""
     for k in range(start[path], start[path + 1]):
         e = links[k]
@@ -92,7 +94,9 @@ def _grow(
                     pick = d
             # Links got dearer since this price was noted: look again before believing it.
             p = best_path[pick]
-            if _price(p, start, links, toll) * (1.0 + DEPTH_PRICE * depth[source[p]]) <= best[pick] * (1.0 + 1e-12):
+            if _price(p, start, links, toll) * (1.0 + DEPTH_PRICE * depth[source[p]]) <= best[pick] * (
+                1.0 + 1e-12
+            ):
                 break
             best[pick] = np.inf
             for p in range(into[pick], into[pick + 1]):
@@ -109,7 +113,15 @@ def _grow(
 
 @njit(cache=True)
 def _drop_idle_relays(
-    needs: NDArray[np.bool_], source: Ints, start: Longs, links: Ints, work: Floats, scale: float, load: Floats, toll: Floats, parent: Ints
+    needs: NDArray[np.bool_],
+    source: Ints,
+    start: Longs,
+    links: Ints,
+    work: Floats,
+    scale: float,
+    load: Floats,
+    toll: Floats,
+    parent: Ints,
 ) -> None:
     """Relays that serve nobody are of no use in a tree: take them off, leaf by leaf."""
     servers = len(parent)
@@ -216,7 +228,21 @@ def _pack(
         for e in range(len(work)):
             toll[e] = work[e] * np.exp(min(STEEPNESS * (load[e] + work[e]) / scale, 600.0))
         if turn < chunks:
-            _grow(roots[c], source, target, start, links, into, out, out_paths, work, scale, load, toll, parent[c])
+            _grow(
+                roots[c],
+                source,
+                target,
+                start,
+                links,
+                into,
+                out,
+                out_paths,
+                work,
+                scale,
+                load,
+                toll,
+                parent[c],
+            )
             _drop_idle_relays(needs, source, start, links, work, scale, load, toll, parent[c])
         else:
             _improve(roots[c], turn, source, start, links, into, work, scale, load, toll, parent[c])

@@ -137,7 +137,9 @@ def candidate_paths(
     server takes part as a relay. Raises InputError where even then some participant cannot be reached.
     """
     order = np.argsort(topology.link_source, kind="stable").astype(np.int32)
-    out_start = np.searchsorted(topology.link_source[order], np.arange(topology.num_nodes + 1)).astype(np.int64)
+    out_start = np.searchsorted(topology.link_source[order], np.arange(topology.num_nodes + 1)).astype(
+        np.int64
+    )
     cost = _link_cost(topology)
     for nodes in (topology.participants, topology.servers):
         number = np.full(topology.num_nodes, -1, np.int64)

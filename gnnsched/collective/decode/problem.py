@@ -28,7 +28,15 @@ CHUNK_FEATURES = (
     "packed_tail",
 )
 # Features of an idle path, in the order of the columns of ``Scores.path``.
-PATH_FEATURES = ("constant", "progress", "rarest", "log_useful", "log_rate_share", "longest_tail", "need_of_target")
+PATH_FEATURES = (
+    "constant",
+    "progress",
+    "rarest",
+    "log_useful",
+    "log_rate_share",
+    "longest_tail",
+    "need_of_target",
+)
 NEARNESS_HEADS = 2
 NEARNESS_FLOOR = 0.02
 

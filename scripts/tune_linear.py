@@ -1,0 +1,109 @@
+"""Tunes the linear scorer's weights by the policy gradient on the default mixture; rewrites linear.json.
+
+Usage: .venv/bin/python scripts/tune_linear.py [--minutes 10] [--seed 0]
+
+The same clipped surrogate as the policy's, but with one set of weights for every path of every network. The
+weights of the best validation are kept, averaged over the steps before it.
+"""
+
+import argparse
+import json
+import platform
+import time
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+from tqdm import tqdm
+
+import gnnsched.collective.decode.linear as linear
+from gnnsched.collective.decode.choice import Scores
+from gnnsched.collective.decode.decoder import Decoding
+from gnnsched.collective.decode.presets import constant_scores
+from gnnsched.collective.decode.problem import CHUNK_FEATURES, PATH_FEATURES
+from gnnsched.topology.files import write_atomically
+from gnnsched.training.mixture import Lesson, Mixture
+from gnnsched.training.rollout import LevelWeights, collect, gradient
+
+LESSONS, ROLLOUTS, POOL, VALIDATION = 12, 8, 1024, 24
+STEP, DECAY, AVERAGING = 0.03, (0.9, 0.999), 0.98
+SPLIT = len(PATH_FEATURES), len(PATH_FEATURES) + len(CHUNK_FEATURES)
+
+
+def scores_of(lesson: Lesson, weights: NDArray[np.float64]) -> Scores:
+    """Constant scores from the concatenated weights: path, chunk, chunk's change with progress."""
+    path, chunk, slope = np.split(weights, SPLIT)
+    return constant_scores(lesson.instance, path, chunk, slope)
+
+
+def validate(lessons: list[Lesson], weights: NDArray[np.float64]) -> float:
+    """Mean ratio of single samples and of the best of four."""
+    rng = np.random.default_rng(11)
+    ratios = [
+        [
+            lesson.instance.decode(scores_of(lesson, weights), Decoding(), rng).makespan / lesson.bound
+            for _ in range(4)
+        ]
+        for lesson in lessons
+    ]
+    return float((np.mean(ratios) + np.mean(np.min(ratios, 1))) / 2)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--minutes", type=float, default=10.0)
+    parser.add_argument("--seed", type=int, default=0)
+    args = parser.parse_args()
+    mixture = Mixture("default", args.seed)
+    held_out = [mixture.lesson(POOL + i) for i in range(VALIDATION)]
+    weights = np.array(linear.LINEAR_PATH + linear.LINEAR_CHUNK)
+    average, mean, square = weights.copy(), np.zeros_like(weights), np.zeros_like(weights)
+    best, best_weights = validate(held_out, weights), weights.copy()
+    print(f"validation ratio before: {best:.4f}", flush=True)
+    begin, iteration = time.monotonic(), 0
+    bar = tqdm(total=round(60 * args.minutes), unit="s", mininterval=10)
+    while (over := (time.monotonic() - begin) / (60 * args.minutes)) < 1:
+        rng = np.random.default_rng([args.seed, iteration])
+        total = np.zeros_like(weights)
+        for index in rng.integers(POOL, size=LESSONS):
+            lesson = mixture.lesson(int(index))
+            own = scores_of(lesson, weights)
+            rollouts = collect(lesson, own, Decoding(), ROLLOUTS, rng)
+            parts, _ = gradient(rollouts, own, Decoding(), True, 0.2, LevelWeights())
+            total += (
+                np.concatenate([parts.path.sum(0), parts.chunk.sum(0), parts.chunk_progress.sum(0)]) / LESSONS
+            )
+        iteration += 1
+        mean = DECAY[0] * mean + (1 - DECAY[0]) * total
+        square = DECAY[1] * square + (1 - DECAY[1]) * total**2
+        step = mean / (1 - DECAY[0] ** iteration) / (np.sqrt(square / (1 - DECAY[1] ** iteration)) + 1e-10)
+        weights = weights + STEP * (1 - over) * step
+        average = AVERAGING * average + (1 - AVERAGING) * weights
+        if iteration % 50 == 0:
+            score = validate(held_out, average)
+            if score < best:
+                best, best_weights = score, average.copy()
+            bar.set_postfix(validation=f"{score:.4f}", best=f"{best:.4f}")
+        bar.update(round(time.monotonic() - begin) - bar.n)
+    bar.close()
+    print(f"validation ratio after {iteration} steps: {best:.4f}")
+    path, chunk, slope = (
+        dict(zip(names, (round(float(v), 4) for v in values)))
+        for names, values in zip(
+            (PATH_FEATURES, CHUNK_FEATURES, CHUNK_FEATURES), np.split(best_weights, SPLIT)
+        )
+    )
+    about = {
+        "command": f"scripts/tune_linear.py --minutes {args.minutes:g} --seed {args.seed}",
+        "machine": f"{platform.machine()}, Python {platform.python_version()}",
+        "steps": iteration,
+        "validation_ratio": best,
+    }
+    content = (
+        json.dumps({"path": path, "chunk": chunk, "chunk_progress": slope, "about": about}, indent=2) + "\n"
+    )
+    write_atomically(Path(linear.WEIGHTS_FILE), lambda stream: stream.write(content.encode()))
+
+
+if __name__ == "__main__":
+    main()
