@@ -1,0 +1,64 @@
+"""Types of options that several subcommands share, and the reading of their values."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated
+
+from tyro.conf import Positional, arg
+
+NetworkFile = Positional[Annotated[Path, arg(metavar="TOPOLOGY")]]
+NetworkFiles = Positional[Annotated[tuple[Path, ...], arg(metavar="TOPOLOGY")]]
+ScheduleFile = Positional[Annotated[Path, arg(metavar="SCHEDULE")]]
+Folder = Annotated[Path, arg(metavar="DIR")]
+Checkpoint = Annotated[Path | None, arg(metavar="DIR")]
+
+
+def message_bytes(text: str) -> int:
+    """Bytes of ``--message-size``."""
+    from gnnsched.topology import InputError
+    from gnnsched.topology.units import parse_size
+
+    try:
+        return parse_size(text)
+    except InputError as error:
+        raise InputError(f"--message-size: {error}") from None
+
+
+def check_output(path: Path, suffixes: Sequence[str]) -> None:
+    """Refuse, before any work, a file that could not be written in the end."""
+    from gnnsched.topology import InputError
+
+    if path.suffix.lower() not in suffixes:
+        raise InputError(f"{path}: the name must end in {' or '.join(suffixes)}; rename it")
+    if path.is_dir():
+        raise InputError(f"{path}: is a folder; name a file in it")
+    if not path.parent.is_dir():
+        raise InputError(f"{path}: no folder {path.parent}; make it first")
+
+
+def at_least_one(name: str, files: Sequence[object]) -> None:
+    """Refuse an empty list of what the command is about."""
+    from gnnsched.topology import InputError
+
+    if not files:
+        raise InputError(f"{name}: none given; name at least one")
+
+
+def check_seed(seed: int) -> None:
+    """Refuse seeds that no random generator takes."""
+    from gnnsched.topology import InputError
+
+    if seed < 0:
+        raise InputError(f"--seed: {seed} is negative; give 0 or more")
+
+
+def check_device(name: str) -> None:
+    """Refuse a device that torch does not have here."""
+    import torch
+
+    from gnnsched.topology import InputError
+
+    try:
+        torch.empty(1, device=name)
+    except (RuntimeError, AssertionError, NotImplementedError):
+        raise InputError(f"--device: {name!r} is not available here; use cpu") from None

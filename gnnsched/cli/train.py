@@ -1,0 +1,204 @@
+"""``gnnsched train``: hierarchical PPO on a mixture of networks, with checkpoints and TensorBoard scalars."""
+
+import os
+import platform
+import signal
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+from tyro.conf import arg
+
+from gnnsched.cli.options import Folder, check_device, check_seed
+from gnnsched.cli.progress import Progress
+from gnnsched.cli.tables import counted
+
+if TYPE_CHECKING:
+    from gnnsched.training.mixture import Mixture
+    from gnnsched.training.trainer import Trainer
+
+
+@dataclass(frozen=True, kw_only=True)
+class Train:
+    """Train a policy, on network files or on a mixture of random ones, and write it as a checkpoint.
+
+    Ctrl-C ends the run after the iteration at hand, keeping what it has; --resume goes on from there.
+    """
+
+    topologies: Annotated[tuple[Path, ...], arg(metavar="FILE")] = ()
+    """Network files to train on."""
+    mixture: Literal["default", "bcube"] | None = None
+    """Random networks and small BCubes, or BCube(2,1), (3,1) and (4,1) alone."""
+    minutes: float = 10.0
+    """Length of the whole run; with --resume, what was trained before counts."""
+    seed: int = 0
+    """Of all random choices."""
+    output: Annotated[Folder, arg(aliases=["-o"])]
+    """The checkpoint's folder."""
+    resume: bool = False
+    """Go on with the run in the output folder."""
+    logdir: Annotated[Path | None, arg(metavar="DIR")] = None
+    """For TensorBoard (default: tensorboard in the output folder)."""
+    device: str = "cpu"
+    """Where the network is trained: cpu or cuda."""
+
+    def run(self) -> int:
+        from gnnsched.topology import InputError
+
+        if bool(self.topologies) == (self.mixture is not None):
+            raise InputError(
+                "train: needs network files or a mixture; give one of --topologies and --mixture"
+            )
+        if not self.minutes > 0:
+            raise InputError(f"--minutes: {self.minutes} is not positive; give a time such as 10")
+        check_seed(self.seed)
+        check_device(self.device)
+        training_set, mixture = self._mixture()
+        if self.resume:
+            self._check_resumed(training_set)
+        import torch
+
+        from gnnsched.training.trainer import TrainConfig, Trainer
+
+        # The rollouts and a network this small gain nothing from threads that wait for each other.
+        torch.set_num_threads(1)
+        trainer = Trainer(mixture, TrainConfig(seed=self.seed, minutes=self.minutes), device=self.device)
+        if self.resume:
+            trainer.load(self.output)
+            if trainer.done_share >= 1.0:
+                print(
+                    f"{self.output}: already trained for {trainer.elapsed / 60:.1f} minutes; give more --minutes"
+                )
+                return 0
+        return self._train(trainer, training_set)
+
+    def _mixture(self) -> "tuple[dict[str, Any], Mixture]":
+        """What is trained on, for the checkpoint and for the trainer."""
+        from gnnsched.topology import InputError
+        from gnnsched.topology.formats import load_topology
+        from gnnsched.training.mixture import Mixture
+
+        if self.mixture is not None:
+            return {"mixture": self.mixture}, Mixture(self.mixture, self.seed)
+        networks = [load_topology(path) for path in self.topologies]
+        for path, network in zip(self.topologies, networks):
+            if len(network.participants) < 2:
+                raise InputError(f"{path}: has one participant, so nothing to learn; leave it out")
+        names = [{"name": network.name, "fingerprint": network.fingerprint} for network in networks]
+        return {"topologies": names}, Mixture(networks, self.seed)
+
+    def _make_folder(self) -> None:
+        """A folder that cannot be made is found before the run, not after it."""
+        from gnnsched.topology import InputError
+
+        try:
+            self.output.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise InputError(
+                f"{self.output}: cannot be made ({error.strerror}); choose another folder"
+            ) from None
+
+    def _check_resumed(self, training_set: dict[str, Any]) -> None:
+        """Refuse to go on with a run on other networks or with another seed."""
+        from gnnsched.topology import InputError
+        from gnnsched.training.checkpoint import describe_checkpoint
+
+        before = describe_checkpoint(self.output)
+        if before.get("training_set") != training_set:
+            raise InputError(
+                f"{self.output}: trained on another training set; name the same one or drop --resume"
+            )
+        if before.get("seed") != self.seed:
+            raise InputError(
+                f"{self.output}: trained with seed {before.get('seed')}; give that or drop --resume"
+            )
+
+    def _train(self, trainer: "Trainer", training_set: dict[str, Any]) -> int:
+        from gnnsched.report.scalars import ScalarLog
+        from gnnsched.training.checkpoint import save_checkpoint
+
+        metrics: dict[str, float] = {}
+
+        def keep() -> None:
+            about = {
+                "training_set": training_set,
+                "seed": self.seed,
+                "wall_time_s": round(trainer.elapsed, 3),
+                "steps": trainer.steps,
+                "iterations": trainer.iteration,
+                "machine": _machine(self.device),
+                "metrics": metrics,
+            }
+            save_checkpoint(trainer.best_policy(), self.output, about)
+            trainer.save(self.output)
+
+        self._make_folder()
+        log = ScalarLog(self.logdir or self.output / "tensorboard", trainer.iteration)
+        with _interrupts() as interrupts, Progress("training", None) as progress:
+            progress.say("loading kernels")
+            for scalars in trainer.run():
+                log.write(scalars, trainer.iteration)
+                validated = {key: value for key, value in scalars.items() if key.startswith("validation/")}
+                if validated:
+                    metrics = validated
+                    keep()
+                progress.step(_state(trainer, scalars, metrics))
+                if interrupts:
+                    break
+            if not metrics:
+                metrics = trainer.validate()
+                log.write(metrics, trainer.iteration)
+            keep()
+        log.close()
+        print(
+            f"{'interrupted: ' if interrupts else ''}trained for {trainer.elapsed / 60:.1f} minutes, "
+            f"{counted(trainer.iteration, 'iteration')}, {counted(trainer.steps, 'decision')}; "
+            f"ratio to the bound on validation networks {metrics['validation/ratio_mean']:.4f}; "
+            f"checkpoint written to {self.output}"
+        )
+        return 130 if interrupts else 0
+
+
+def _state(trainer: "Trainer", scalars: dict[str, float], metrics: dict[str, float]) -> str:
+    text = f"{trainer.done_share:.0%}, ratio {scalars['rollout/ratio_mean']:.4f}"
+    if metrics:
+        text += f", on validation networks {metrics['validation/ratio_mean']:.4f}"
+    return text
+
+
+def _machine(device: str) -> dict[str, Any]:
+    """What the run was made on, without names of hosts or people."""
+    return {
+        "processor": _processor(),
+        "cpus": os.cpu_count(),
+        "device": device,
+        "python": platform.python_version(),
+    }
+
+
+def _processor() -> str:
+    try:
+        for line in Path("/proc/cpuinfo").read_text().splitlines():
+            if line.startswith("model name"):
+                return line.partition(":")[2].strip()
+    except OSError:
+        pass
+    return platform.processor() or platform.machine()
+
+
+@contextmanager
+def _interrupts() -> Iterator[list[int]]:
+    """A list that Ctrl-C adds to, so that an iteration ends whole; the second Ctrl-C is an ordinary one."""
+    seen: list[int] = []
+
+    def note(number: int, frame: object) -> None:
+        seen.append(number)
+        signal.signal(signal.SIGINT, before)
+
+    before = signal.signal(signal.SIGINT, note)
+    try:
+        yield seen
+    finally:
+        signal.signal(signal.SIGINT, before)

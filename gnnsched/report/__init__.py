@@ -1,0 +1,1 @@
+"""What people look at: where the time goes, plots, embeddings and scalars for TensorBoard."""
