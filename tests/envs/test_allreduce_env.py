@@ -440,7 +440,7 @@ def test_registration_loads_nothing_heavy() -> None:
 
 
 def test_vector_environment_with_explicit_autoreset_has_no_fake_transitions() -> None:
-    """Under SAME_STEP each transition belongs to the episode of its action; returns are those of single runs."""
+    """Under SAME_STEP each transition belongs to its action's episode; returns are those of single runs."""
     topology = star([RATE] * 3)
     vector = SyncVectorEnv(
         [lambda: gymnasium.make(gnnsched.envs.ALL_REDUCE, topology=topology)] * 2,

@@ -199,43 +199,49 @@ def learn_picks(
     """
     if picks == 0:
         return
-    top = value[:count].max()
+    # log_z[j]: log-sum-exp over the paths still legal at pick j, each relative to the largest of them.
+    top = np.full(picks, -np.inf)
+    for i in range(count):
+        top[death[i]] = max(top[death[i]], value[i])
+    for j in range(picks - 2, -1, -1):
+        top[j] = max(top[j], top[j + 1])
     mass = np.zeros(picks)
     moment = np.zeros(picks)
     for i in range(count):
-        weight = np.exp(value[i] - top)
+        weight = np.exp(value[i] - top[death[i]])
         mass[death[i]] += weight
         moment[death[i]] += weight * value[i]
     for j in range(picks - 2, -1, -1):
-        mass[j] += mass[j + 1]
-        moment[j] += moment[j + 1]
+        scale = np.exp(top[j + 1] - top[j])
+        mass[j] += mass[j + 1] * scale
+        moment[j] += moment[j + 1] * scale
+    log_z = np.log(mass) + top
+    # Sums over the picks up to j, in units of 1 / z_j so that none of them can overflow.
     share = np.zeros(picks)
     bonus = np.zeros(picks)
     shift = np.zeros(picks)
     taken = np.zeros(picks)
     entropy_weight = tape.setting[PICK_ENTROPY] * tape.setting[PICK_WEIGHT]
     for j in range(picks):
-        z = max(mass[j], 1e-290)
-        log_z = np.log(z) + top
-        new = value[order[j]] - log_z
+        new = value[order[j]] - log_z[j]
         index = first + j
         tape.new_pick[index] = new
         if tape.setting[FIRST_EPOCH] > 0.0:
             tape.old_pick[index] = new
         taken[j] = surrogate_weight(tape, new, tape.old_pick[index], tape.setting[PICK_WEIGHT], PICKS)
-        entropy = log_z - moment[j] / z
+        entropy = log_z[j] - moment[j] / mass[j]
         tape.statistic[PICK_ENTROPY_SUM] += entropy
-        share[j] = taken[j] / z
-        bonus[j] = entropy_weight / z
-        shift[j] = entropy_weight * (log_z - entropy) / z
+        share[j] = taken[j]
+        bonus[j] = entropy_weight
+        shift[j] = entropy_weight * (log_z[j] - entropy)
         if j > 0:
-            share[j] += share[j - 1]
-            bonus[j] += bonus[j - 1]
-            shift[j] += shift[j - 1]
+            scale = np.exp(log_z[j] - log_z[j - 1])
+            share[j] += share[j - 1] * scale
+            bonus[j] += bonus[j - 1] * scale
+            shift[j] += shift[j - 1] * scale
     for i in range(count):
-        weight = np.exp(value[i] - top)
         j = death[i]
-        slope = -weight * share[j] + weight * (shift[j] - value[i] * bonus[j])
+        slope = np.exp(value[i] - log_z[j]) * (shift[j] - value[i] * bonus[j] - share[j])
         if order[j] == i:
             slope += taken[j]
         for k in range(features.shape[1]):
