@@ -8,6 +8,7 @@ from cases import decisions, instance_and_env, random_scores
 
 from gnnsched.collective.decode.decoder import Decoding, Episode, Instance
 from gnnsched.collective.decode.presets import GREEDY_AUGMENTED, TREES_AUGMENTED, greedy_scores, tree_scores
+from gnnsched.collective.decode.relays import worth_keeping
 from gnnsched.collective.decode.state import CHOICE, COMMITTED, FREE, NEEDED, NOW, PICK
 from gnnsched.collective.mirror import allreduce_from_broadcast
 from gnnsched.collective.schedule import Transfers
@@ -209,6 +210,15 @@ def test_books_balance_at_the_end(seed: int, augment: bool) -> None:
                     assert int(slot * longest + k - pr.start[p]) in listed
         for booking in listed:
             assert booking // longest in slots or booking // longest >= servers * chunks + 8
+
+
+def test_relays_that_serve_nobody_are_left_out() -> None:
+    """0 -> relay 2 -> relay 3 -> 1 stays; relay 4, and 5 behind it, feed nobody with chunk 0."""
+    rows = [(0, 0, 2), (0, 2, 3), (0, 3, 1), (0, 0, 4), (0, 4, 5), (1, 1, 4), (1, 4, 0)]
+    chunk, source, target = (np.array(column, np.int32) for column in zip(*rows))
+    participant = np.array([True, True, False, False, False, False])
+    kept = worth_keeping(chunk, source, target, participant)
+    assert kept.tolist() == [True, True, True, False, False, True, True]
 
 
 def test_augmentation_asks_again_and_counts_it() -> None:

@@ -200,6 +200,6 @@ def test_unreachable_participant_is_refused() -> None:
 
 
 def test_no_more_than_the_limit_a_pair() -> None:
-    paths = candidate_paths(fat_tree(8), targets_per_server=5)
+    paths = candidate_paths(fat_tree(8))
     pairs = paths.source.astype(np.int64) * paths.num_servers + paths.target
     assert np.unique(pairs, return_counts=True)[1].max() == PATHS_PER_PAIR
