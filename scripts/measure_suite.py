@@ -1,0 +1,186 @@
+"""Measures the README's tables: every scheduler on the evaluation suite, and the BCube-only policy against PS and ring.
+
+Usage: .venv/bin/python scripts/measure_suite.py [--seeds 1] [--render-only]
+
+Writes scripts/results/suite.json (rows, machine, seeds, command) and the tables between the markers in README.md.
+``--render-only`` makes the tables again from the JSON.
+"""
+
+import argparse
+import json
+import os
+import platform
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from tqdm import tqdm
+
+from gnnsched.collective.baselines import CLASSICAL
+from gnnsched.evaluation import evaluate
+from gnnsched.planning import SCHEDULERS, load_policy
+from gnnsched.topology.files import write_atomically
+from gnnsched.topology.formats import load_topology
+
+ROOT = Path(__file__).resolve().parent.parent
+RESULTS = ROOT / "scripts" / "results" / "suite.json"
+README = ROOT / "README.md"
+MESSAGE_BYTES = 2**30
+CHUNKS, SAMPLES = 4, 16
+# What the published RL planner (arXiv 2503.21013) claims over BCube, DCell and Jellyfish together.
+PUBLISHED = {"completion time": 0.197, "throughput": 0.223}
+RIVALS = ("ring", "parameter_server", "sharded_parameter_server", "double_tree", "halving_doubling", "greedy")
+
+
+def machine() -> str:
+    """The processor's name and the number of processors."""
+    try:
+        names = [
+            line.partition(":")[2].strip()
+            for line in Path("/proc/cpuinfo").read_text().splitlines()
+            if line.startswith("model name")
+        ]
+    except OSError:
+        names = []
+    return f"{names[0] if names else platform.machine()}, {os.cpu_count()} processors"
+
+
+def measure(seeds: int) -> dict[str, Any]:
+    """Rows of the whole suite: all schedulers at 4 chunks per server, the front door, and the BCube-only policy."""
+    networks = [load_topology(path) for path in sorted((ROOT / "topologies").glob("*.json"))]
+    default = load_policy(ROOT / "checkpoints" / "default")
+    bcube_only = load_policy(ROOT / "checkpoints" / "bcube_only")
+    rows: list[dict[str, Any]] = []
+    bar = tqdm(total=len(networks) * (len(SCHEDULERS) + 2) * seeds, file=sys.stderr)
+    for network in networks:
+        for policy, names, chunks, label in (
+            (default, SCHEDULERS, CHUNKS, None),
+            (default, ("auto",), None, "auto"),
+            (bcube_only, ("policy",), CHUNKS, "policy, BCube only"),
+        ):
+            for row in evaluate(
+                [network], names, [chunks], MESSAGE_BYTES, SAMPLES, seeds, 60.0 if chunks else 10.0, policy
+            ):
+                rows.append({**row.as_dict(), "label": label or row.scheduler})
+                bar.update()
+    bar.close()
+    commit = subprocess.run(
+        ["git", "rev-parse", "--short", "HEAD"], cwd=ROOT, capture_output=True, text=True, check=False
+    ).stdout.strip()
+    return {
+        "command": f"scripts/measure_suite.py --seeds {seeds}",
+        "commit": commit,
+        "machine": machine(),
+        "message_bytes": MESSAGE_BYTES,
+        "samples": SAMPLES,
+        "seeds": seeds,
+        "rows": rows,
+    }
+
+
+def mean(values: Sequence[float]) -> float:
+    return sum(values) / len(values)
+
+
+def tables(results: dict[str, Any]) -> tuple[str, str]:
+    """The suite's table and the one per family, as Markdown."""
+    by_network: dict[str, dict[str, list[dict[str, Any]]]] = {}
+    for row in results["rows"]:
+        by_network.setdefault(row["topology"], {}).setdefault(row["label"], []).append(row)
+
+    def ratio(rows: list[dict[str, Any]]) -> float:
+        return mean([row["best_ratio"] for row in rows])
+
+    columns = (
+        "policy",
+        "policy, BCube only",
+        "linear",
+        "greedy_augmented",
+        "trees_augmented",
+        "greedy",
+        *CLASSICAL,
+    )
+    lines = [
+        "| topology | auto (chunks, s) | " + " | ".join(columns) + " |",
+        "|---|---|" + "---|" * len(columns),
+    ]
+    for name, labels in by_network.items():
+        auto = labels["auto"]
+        how = f"{auto[0]['chunks_per_server']}, {mean([row['plan_s'] for row in auto]):.1f}"
+        cells = [f"{ratio(labels[column]):.3f}" for column in columns]
+        lines.append(f"| {name} | {ratio(auto):.3f} ({how}) | " + " | ".join(cells) + " |")
+    suite = "\n".join(lines)
+
+    lines = [
+        "| family | less time than PS | more throughput than PS | less time than ring | more throughput than ring |",
+        "|---|---|---|---|---|",
+    ]
+    for family in ("bcube", "dcell", "jellyfish"):
+        cells = []
+        for rival in ("parameter_server", "ring"):
+            shares = [
+                mean([row["makespan_s"] for row in labels["policy, BCube only"]])
+                / mean([row["makespan_s"] for row in labels[rival]])
+                for name, labels in by_network.items()
+                if name.startswith(family)
+            ]
+            cells += [f"{1 - mean(shares):.1%}", f"{mean([1 / share for share in shares]) - 1:.1%}"]
+        lines.append(f"| {family} | " + " | ".join(cells) + " |")
+    lines.append(
+        f"| claimed by the published planner, all three | {PUBLISHED['completion time']:.1%} | "
+        f"{PUBLISHED['throughput']:.1%} | | |"
+    )
+    return suite, "\n".join(lines)
+
+
+def render(results: dict[str, Any]) -> None:
+    """Put the tables between their markers in the README."""
+    text = README.read_text(encoding="utf-8")
+    about = (
+        f"\n\nMade by `{results['command']}` at commit {results['commit']} on {results['machine']}; "
+        f"1 GiB, {CHUNKS} chunks per server (auto: its own choice), best of {results['samples']} samples, "
+        f"mean over {results['seeds']} seed(s); all schedules verified."
+    )
+    for name, table in zip(("suite", "families"), tables(results)):
+        begin, end = f"<!-- {name}:begin -->", f"<!-- {name}:end -->"
+        head, _, rest = text.partition(begin)
+        _, _, tail = rest.partition(end)
+        text = f"{head}{begin}\n{table}{about if name == 'suite' else ''}\n{end}{tail}"
+    write_atomically(README, lambda stream: stream.write(text.encode()))
+
+
+def check(results: dict[str, Any]) -> None:
+    """Say where the policy does not beat a classical baseline or plain greedy (rule of the README)."""
+    for label in ("policy", "policy, BCube only"):
+        own = {row["topology"]: row["best_ratio"] for row in results["rows"] if row["label"] == label}
+        for row in results["rows"]:
+            if row["label"] not in RIVALS:
+                continue
+            ours, theirs = own[row["topology"]], row["best_ratio"]
+            if not (ours < theirs or (theirs <= 1.02 and ours <= 1.01 * theirs)):
+                print(
+                    f"{label} does not beat {row['label']} on {row['topology']}: {ours:.4f} against {theirs:.4f}"
+                )
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--seeds", type=int, default=1)
+    parser.add_argument("--render-only", action="store_true")
+    args = parser.parse_args()
+    torch.set_num_threads(1)
+    if not args.render_only:
+        results = measure(args.seeds)
+        RESULTS.parent.mkdir(exist_ok=True)
+        content = json.dumps(results, indent=1) + "\n"
+        write_atomically(RESULTS, lambda stream: stream.write(content.encode()))
+    results = json.loads(RESULTS.read_text(encoding="utf-8"))
+    render(results)
+    check(results)
+
+
+if __name__ == "__main__":
+    main()
