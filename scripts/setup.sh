@@ -15,5 +15,12 @@ if [ ! -e "$stamp" ]; then
     .venv/bin/pip install --quiet --disable-pip-version-check -c scripts/constraints.txt -e ".${1:-}"
     touch "$stamp"
 fi
-echo "compiling kernels (two minutes the first time)"
+# numba looks only at a kernel's own file: drop what it kept when any source has changed.
+sources=.venv/kernels-$(find gnnsched/collective gnnsched/topology -name '*.py' -print0 | sort -z | xargs -0 cat | cksum | cut -d' ' -f1)
+if [ ! -e "$sources" ]; then
+    find gnnsched -name '*.nb[ic]' -delete
+    rm -f .venv/kernels-*
+    echo "compiling kernels (two minutes)"
+fi
 .venv/bin/python -c 'from gnnsched.planning import warm_up; warm_up()'
+touch "$sources"

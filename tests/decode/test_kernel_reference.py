@@ -183,7 +183,7 @@ def test_books_balance_at_the_end(seed: int, augment: bool) -> None:
     np.testing.assert_array_equal(arrival, state.arrival)
     known = np.isfinite(arrival)
     assert known[instance.participants].all()
-    assert state.count[NEEDED] == 0
+    assert state.counter[NEEDED] == 0
     np.testing.assert_array_equal(known.sum(0), state.holders)
     near = np.einsum("hsd,sc->hdc", scores.attention, known.astype(float))
     np.testing.assert_allclose(state.near, near, atol=1e-9)
@@ -192,7 +192,7 @@ def test_books_balance_at_the_end(seed: int, augment: bool) -> None:
     np.testing.assert_array_equal(bits.sum(1), state.need)
     assert not (bits & known).any()
     # slots are either in use or free, once
-    free = state.free[: state.count[FREE]]
+    free = state.free[: state.counter[FREE]]
     assert sorted([*free.tolist(), *slots.tolist()]) == list(range(servers * chunks + 8))
     # a link's list has the bookings that are not over, once each
     longest = int(state.longest[0])
@@ -227,8 +227,8 @@ def test_augmentation_asks_again_and_counts_it() -> None:
     instance = Instance(topology, 1e8, 2)
     rng = np.random.default_rng(0)
     episode = instance.decode(random_scores(instance, rng, 1.0), Decoding(), rng, record=True)
-    assert episode.state.count[CHOICE] == len(episode.tape.choices)
-    assert episode.state.count[PICK] == len(episode.tape.picks)
+    assert episode.state.counter[CHOICE] == len(episode.tape.choices)
+    assert episode.state.counter[PICK] == len(episode.tape.picks)
     assert len(episode.tape.choices) > len(episode.tape.picks)
 
 

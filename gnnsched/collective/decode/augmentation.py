@@ -69,7 +69,7 @@ def blocker(pr: Problem, st: State, path: int) -> int:
         booking = st.head[link]
         while booking >= 0:
             slot = booking // longest
-            if st.slot_event[slot] == st.count[EVENT] and st.slot_state[slot] == STARTED:
+            if st.slot_event[slot] == st.counter[EVENT] and st.slot_state[slot] == STARTED:
                 return slot
             booking = st.next[booking]
         return NONE
@@ -92,7 +92,7 @@ def augment_from(
 
     ``frames`` rows: server, paths tried, stage (0 directly, 1 by robbing), slot taken back, slot started.
     """
-    stamp = st.count[STAMP]
+    stamp = st.counter[STAMP]
     level = 0
     frames[0, 0], frames[0, 1], frames[0, 2] = origin, 0, 1
     st.visited[origin] = stamp
@@ -111,7 +111,7 @@ def augment_from(
                 book(pr, st, frames[level, 3])
             continue
         # Different paths come first at different events, so that none is favoured by its number.
-        path = first + (frames[level, 1] + st.count[EVENT] * 7919) % degree
+        path = first + (frames[level, 1] + st.counter[EVENT] * 7919) % degree
         frames[level, 1] += 1
         if frames[level, 2] == 0:
             if try_path(pr, sc, st, tape, rules, path, 0.5, rng) >= 0:
@@ -119,7 +119,7 @@ def augment_from(
                     release_slot(st, frames[i, 3])
                 return True
             continue
-        if st.count[BUDGET] <= 0 or not anything_useful(pr, st, rules.guide, path):
+        if st.counter[BUDGET] <= 0 or not anything_useful(pr, st, rules.guide, path):
             continue
         victim = blocker(pr, st, path)
         if victim < 0:
@@ -127,7 +127,7 @@ def augment_from(
         robbed = pr.target[st.slot_path[victim]]
         if st.visited[robbed] == stamp:
             continue
-        st.count[BUDGET] -= 1
+        st.counter[BUDGET] -= 1
         take_back(pr, st, victim)
         started = try_path(pr, sc, st, tape, rules, path, 1.0, rng)
         if started < 0:
@@ -146,11 +146,11 @@ def augment(
 ) -> None:
     """Serve destinations whose in-links stayed idle by rearranging what was started in this event."""
     servers = len(pr.needs)
-    st.count[BUDGET] = EVICTIONS_PER_SERVER * servers
-    st.count[STAMP] += 1
+    st.counter[BUDGET] = EVICTIONS_PER_SERVER * servers
+    st.counter[STAMP] += 1
     horizon = st.real[NOW] + st.real[WINDOW]
     for i in range(servers):
-        d = (i + st.count[EVENT]) % servers
+        d = (i + st.counter[EVENT]) % servers
         again = True
         while again and st.need[d] > 0:
             again = False
@@ -162,7 +162,7 @@ def augment(
                 if left_from(pr, st, pr.links[end], time) >= pr.rate[first] * WHOLE:
                     idle = True
                     break
-            if idle and st.visited[d] != st.count[STAMP]:
+            if idle and st.visited[d] != st.counter[STAMP]:
                 again = augment_from(pr, sc, st, tape, rules, d, frames, rng)
                 if again:
-                    st.count[STAMP] += 1
+                    st.counter[STAMP] += 1

@@ -87,27 +87,29 @@ def choose_chunk(
     log_load = pr.path_log_load[path]
     need = np.log((st.need[d] + 1.0) / (st.real[MEAN_NEED] + 1.0))
     log_useful = np.log(1.0 + count)
-    shared = weight[0] + weight[8] * need + weight[9] * log_useful
     best = 0.0 if idle else -np.inf
     choice = NONE
     for i in range(count):
         c = st.candidate[i]
-        value = (
-            shared
-            + weight[1] * st.log_share[st.holders[c]]
-            + weight[2] * st.near[0, d, c]
-            + weight[3] * st.log_near[0, d, c]
-            + weight[4] * st.near[1, d, c]
-            + weight[5] * st.log_near[1, d, c]
-            + weight[6] * (log_duration - st.least_duration[d, c])
-            + weight[7] * (log_load - st.least_load[d, c])
-            + weight[10] * st.random[c]
-        )
+        phi = st.phi[i]
+        phi[0] = 1.0
+        phi[1] = st.log_share[st.holders[c]]
+        phi[2] = st.near[0, d, c]
+        phi[3] = st.log_near[0, d, c]
+        phi[4] = st.near[1, d, c]
+        phi[5] = st.log_near[1, d, c]
+        phi[6] = log_duration - st.least_duration[d, c]
+        phi[7] = log_load - st.least_load[d, c]
+        phi[8] = need
+        phi[9] = log_useful
+        phi[10] = st.random[c]
         planned = pr.tree_path[d, c]
-        if planned >= 0:
-            if pr.tree_source[d, c] == s:
-                value += weight[11]
-            value += weight[12] * (pr.log_price[path] - pr.log_price[planned]) + weight[13] * pr.tail[d, c]
+        phi[11] = 1.0 if pr.tree_source[d, c] == s else 0.0
+        phi[12] = pr.log_price[path] - pr.log_price[planned] if planned >= 0 else 0.0
+        phi[13] = pr.tail[d, c]
+        value = 0.0
+        for k in range(len(weight)):
+            value += weight[k] * phi[k]
         st.score[i] = value
         if value > best:
             best = value
@@ -118,27 +120,13 @@ def choose_chunk(
     for i in range(count):
         total += np.exp(st.score[i] - best)
     if rules.mode == REPLAY:
-        wanted = tape.choices[st.count[CHOICE]]
+        wanted = tape.choices[st.counter[CHOICE]]
         choice = NONE
         for i in range(count):
             if st.candidate[i] == wanted:
                 choice = i
-        learn_choice(
-            pr,
-            st,
-            tape,
-            path,
-            count,
-            choice,
-            best,
-            total,
-            log_duration,
-            log_load,
-            need,
-            log_useful,
-            st.count[CHOICE],
-        )
-        st.count[CHOICE] += 1
+        learn_choice(pr, st, tape, path, count, choice, best, total)
+        st.counter[CHOICE] += 1
         return wanted
     draw = rng.random() * total
     choice = NONE
@@ -153,18 +141,18 @@ def choose_chunk(
                 break
     chosen = NONE if choice == NONE else int(st.candidate[choice])
     if rules.mode == RECORD:
-        if st.count[CHOICE] < len(tape.choices):
-            tape.choices[st.count[CHOICE]] = chosen
-            tape.new_choice[st.count[CHOICE]] = (
+        if st.counter[CHOICE] < len(tape.choices):
+            tape.choices[st.counter[CHOICE]] = chosen
+            tape.new_choice[st.counter[CHOICE]] = (
                 (st.score[choice] if choice >= 0 else 0.0) - best - np.log(total)
             )
-        st.count[CHOICE] += 1
+        st.counter[CHOICE] += 1
     return chosen
 
 
 @njit(cache=True, forceinline=True)
 def look_at_pair(pr: Problem, st: State, guide: float, path: int) -> None:
-    """Note in ``st.pair[source]`` how many useful chunks the path can carry (log), the rarest share and the longest tail."""
+    """Note in ``st.pair[source]`` the path's number of useful chunks (log), their rarest share and longest tail."""
     s, d = pr.source[path], pr.target[path]
     count = 0
     rarest = 0.0

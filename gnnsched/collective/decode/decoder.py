@@ -122,7 +122,7 @@ class Instance:
         while True:
             before = rng.bit_generator.state
             episode = self._run(scores, decoding, rng, RECORD, empty_tape(self.problem, room), random)
-            picks, choices = int(episode.state.count[PICK]), int(episode.state.count[CHOICE])
+            picks, choices = int(episode.state.counter[PICK]), int(episode.state.counter[CHOICE])
             if max(picks, choices) <= room:
                 break
             # Longer than the tape: the same episode again, with room for it.

@@ -45,7 +45,7 @@ def commit(
 ) -> int:
     """Make this event's transfers final: announce them and note when links are released and chunks arrive."""
     made = 0
-    for i in range(st.count[FRESH]):
+    for i in range(st.counter[FRESH]):
         slot = st.fresh[i]
         if st.slot_state[slot] != STARTED:
             continue
@@ -63,7 +63,7 @@ def commit(
             if k > pr.start[path] and pr.offset[k] == pr.offset[k - 1]:
                 continue
             heappush(heap, (released, slot * 2))
-    st.count[FRESH] = 0
+    st.counter[FRESH] = 0
     return made
 
 
@@ -88,10 +88,10 @@ def replay_pass(
         position[legal[i]] = i
     alive = count
     picks = 0
-    first = st.count[PICK]
+    first = st.counter[PICK]
     while alive > 0:
-        path = tape.picks[st.count[PICK]]
-        st.count[PICK] += 1
+        path = tape.picks[st.counter[PICK]]
+        st.counter[PICK] += 1
         i = position[path]
         order[picks] = i
         start, rate = opening(pr, st, path)
@@ -152,11 +152,11 @@ def run(
             st.head[pr.flow_links[k]] = booking
             note_vacancy(pr, st, pr.flow_links[k])
         heappush(heap, (pr.flow_until[f], -1))
-    initial = max(1, st.count[NEEDED])
+    initial = max(1, st.counter[NEEDED])
     force = False
-    while st.count[NEEDED] > 0:
-        st.count[EVENT] += 1
-        st.real[PROGRESS] = 1.0 - st.count[NEEDED] / initial
+    while st.counter[NEEDED] > 0:
+        st.counter[EVENT] += 1
+        st.real[PROGRESS] = 1.0 - st.counter[NEEDED] / initial
         total = 0
         for d in range(servers):
             total += st.need[d]
@@ -182,9 +182,9 @@ def run(
                 if rate <= 0.0 or not anything_useful(pr, st, rules.guide, path):
                     continue
                 if rules.mode == RECORD:
-                    if st.count[PICK] < len(tape.picks):
-                        tape.picks[st.count[PICK]] = path
-                    st.count[PICK] += 1
+                    if st.counter[PICK] < len(tape.picks):
+                        tape.picks[st.counter[PICK]] = path
+                    st.counter[PICK] += 1
                 chunk = choose_chunk(pr, sc, st, tape, now_rules, path, rate, allow_none, rng)
                 if chunk != NONE:
                     start_transfer(pr, st, path, chunk, start, rate)
@@ -192,7 +192,7 @@ def run(
             augment(pr, sc, st, tape, now_rules, frames, rng)
         made = commit(pr, sc, st, tape, rules, heap)
         force = False
-        if st.count[NEEDED] == 0:
+        if st.counter[NEEDED] == 0:
             break
         if len(heap) == 0:
             if made == 0:
@@ -219,4 +219,4 @@ def run(
         st.real[NOW] = now
     if rules.mode == REPLAY:
         settle_nearness(st, tape)
-    return st.count[EVENT]
+    return st.counter[EVENT]

@@ -19,7 +19,7 @@ from gnnsched.collective.decode.problem import (
     PATH_FEATURES,
     Problem,
 )
-from gnnsched.collective.decode.state import PROGRESS, State
+from gnnsched.collective.decode.state import CHOICE, PROGRESS, State
 
 Floats = NDArray[np.float64]
 Longs = NDArray[np.int64]
@@ -105,17 +105,13 @@ def learn_choice(
     choice: int,
     best: float,
     total: float,
-    log_duration: float,
-    log_load: float,
-    need: float,
-    log_useful: float,
-    index: int,
 ) -> None:
     """Add one high-level decision's gradient. ``count`` candidates stand in ``st.candidate`` with their scores.
 
     ``choice`` is the candidate taken or -1; exp(-best) * ... of NONE is part of ``total`` where it was possible.
     """
-    s, d = pr.source[path], pr.target[path]
+    d = pr.target[path]
+    index = st.counter[CHOICE]
     new = (st.score[choice] if choice >= 0 else 0.0) - best - np.log(total)
     tape.new_choice[index] = new
     if tape.setting[FIRST_EPOCH] > 0.0:
@@ -144,40 +140,10 @@ def learn_choice(
         c = st.candidate[i]
         gradient = tape.d_chunk[path]
         slope = tape.d_chunk_progress[path]
-        planned = pr.tree_path[d, c]
-        for k in range(14):
-            if k == 0:
-                phi = 1.0
-            elif k == 1:
-                phi = st.log_share[st.holders[c]]
-            elif k == 2:
-                phi = st.near[0, d, c]
-            elif k == 3:
-                phi = st.log_near[0, d, c]
-            elif k == 4:
-                phi = st.near[1, d, c]
-            elif k == 5:
-                phi = st.log_near[1, d, c]
-            elif k == 6:
-                phi = log_duration - st.least_duration[d, c]
-            elif k == 7:
-                phi = log_load - st.least_load[d, c]
-            elif k == 8:
-                phi = need
-            elif k == 9:
-                phi = log_useful
-            elif k == 10:
-                phi = st.random[c]
-            elif planned < 0:
-                phi = 0.0
-            elif k == 11:
-                phi = 1.0 if pr.tree_source[d, c] == s else 0.0
-            elif k == 12:
-                phi = pr.log_price[path] - pr.log_price[planned]
-            else:
-                phi = pr.tail[d, c]
-            gradient[k] += q * phi
-            slope[k] += q * progress * phi
+        phi = st.phi[i]
+        for k in range(len(phi)):
+            gradient[k] += q * phi[k]
+            slope[k] += q * progress * phi[k]
         for h in range(NEARNESS_HEADS):
             tape.debt[h, d, c] += q * (w[2 + 2 * h] + w[3 + 2 * h] / (NEARNESS_FLOOR + st.near[h, d, c]))
 

@@ -75,7 +75,9 @@ def _shortest_from(
     count = 1
     node[0], parent[0], via[0], price[0] = origin, -1, -1, 0.0
     settled[origin] = per_pair
-    heap = [(0.0, 0, 0, 0)]  # open labels: cost, order of insertion, parent label, link
+    heap: list[tuple[float, int, int, int]] = [
+        (0.0, 0, 0, 0)
+    ]  # open labels: cost, order of insertion, parent label, link
     heap.pop()
     inserted = 0
     current = 0
@@ -97,7 +99,7 @@ def _shortest_from(
                     ancestor = parent[ancestor]
                 if looped:
                     continue
-                heappush(heap, (price[current] + cost[link], inserted, current, np.int64(link)))
+                heappush(heap, (price[current] + cost[link], inserted, current, np.int64(link)))  # type: ignore[misc]  # numpy scalars
                 inserted += 1
         found = False
         while len(heap) > 0 and not found:
@@ -134,7 +136,8 @@ def candidate_paths(
     """Up to ``paths_per_pair`` cheapest switch-only paths from each server to each target it keeps.
 
     The servers are the participants; where these cannot all reach each other over switches alone, every
-    server takes part as a relay. Raises InputError where even then some participant cannot be reached.
+    server takes part as a relay. Targets are capped only where that leaves the servers connected. Raises
+    InputError where even then some participant cannot be reached.
     """
     order = np.argsort(topology.link_source, kind="stable").astype(np.int32)
     out_start = np.searchsorted(topology.link_source[order], np.arange(topology.num_nodes + 1)).astype(
@@ -142,39 +145,55 @@ def candidate_paths(
     )
     cost = _link_cost(topology)
     for nodes in (topology.participants, topology.servers):
-        number = np.full(topology.num_nodes, -1, np.int64)
-        number[nodes] = np.arange(len(nodes))
-        found: list[tuple[int, int, int, list[int]]] = []
-        for s, origin in enumerate(nodes):
-            label, parent, via, price, count = _shortest_from(
-                int(origin),
-                topology.is_switch,
-                out_start,
-                order,
-                topology.link_target,
-                cost,
-                paths_per_pair,
-                s,
-            )
-            label, price = label[:count], price[:count]
-            ends = np.flatnonzero(number[label] >= 0)
-            ends = ends[label[ends] != origin]
-            kept = _kept_targets(number[label[ends]], price[ends], targets_per_server)
-            for end in ends:
-                d = int(number[label[end]])
-                if d not in kept:
-                    continue
-                links: list[int] = []
-                at = int(end)
-                while parent[at] >= 0:
-                    links.append(int(via[at]))
-                    at = int(parent[at])
-                found.append((d, links[0], s, links[::-1]))
-        if len(nodes) == 1 or _strongly_connected(len(nodes), [f[2] for f in found], [f[0] for f in found]):
-            return _as_arrays(topology, nodes, found)
+        for most in (targets_per_server, len(nodes)):
+            found = _search(topology, nodes, out_start, order, cost, paths_per_pair, most)
+            sources, targets = [f[2] for f in found], [f[0] for f in found]
+            if len(nodes) == 1 or _strongly_connected(len(nodes), sources, targets):
+                return _as_arrays(topology, nodes, found)
     raise InputError(
         f"topology {topology.name}: some participants cannot reach each other; add the missing links"
     )
+
+
+def _search(
+    topology: Topology,
+    nodes: NDArray[np.int32],
+    out_start: NDArray[np.int64],
+    out_links: NDArray[np.int32],
+    cost: NDArray[np.float64],
+    paths_per_pair: int,
+    targets_per_server: int,
+) -> list[tuple[int, int, int, list[int]]]:
+    """Paths as (target number, last link, source number, links) between the servers ``nodes``."""
+    number = np.full(topology.num_nodes, -1, np.int64)
+    number[nodes] = np.arange(len(nodes))
+    found: list[tuple[int, int, int, list[int]]] = []
+    for s, origin in enumerate(nodes):
+        label, parent, via, price, count = _shortest_from(
+            int(origin),
+            topology.is_switch,
+            out_start,
+            out_links,
+            topology.link_target,
+            cost,
+            paths_per_pair,
+            s,
+        )
+        label, price = label[:count], price[:count]
+        ends = np.flatnonzero(number[label] >= 0)
+        ends = ends[label[ends] != origin]
+        kept = _kept_targets(number[label[ends]], price[ends], targets_per_server)
+        for end in ends:
+            d = int(number[label[end]])
+            if d not in kept:
+                continue
+            links: list[int] = []
+            at = int(end)
+            while parent[at] >= 0:
+                links.append(int(via[at]))
+                at = int(parent[at])
+            found.append((d, links[0], s, links[::-1]))
+    return found
 
 
 def _kept_targets(targets: NDArray[np.int64], price: NDArray[np.float64], most: int) -> set[int]:

@@ -42,7 +42,7 @@ NEARNESS_FLOOR = 0.02
 
 
 class Flows(NamedTuple):
-    """F in-flight flows: flow i takes ``rate`` (F,) bytes/s of ``links[start[i]:start[i+1]]`` until ``until`` (F,) s."""
+    """F in-flight flows: flow i takes ``rate[i]`` bytes/s of ``links[start[i]:start[i+1]]`` until ``until[i]`` s."""
 
     start: NDArray[np.int64]
     links: NDArray[np.int32]

@@ -11,7 +11,7 @@ import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
-from gnnsched.collective.decode.problem import NEARNESS_FLOOR, NEARNESS_HEADS, Problem
+from gnnsched.collective.decode.problem import CHUNK_FEATURES, NEARNESS_FLOOR, NEARNESS_HEADS, Problem
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int32]
@@ -23,7 +23,7 @@ WHOLE = 1.0 - 1e-9
 
 # Places in State.real ...
 NOW, WINDOW, TOLERANCE, PROGRESS, FLOOR, MEAN_NEED = range(6)
-# ... and in State.count.
+# ... and in State.counter.
 FREE, FRESH, NEEDED, EVENT, BUDGET, STAMP, PICK, CHOICE = range(8)
 
 UNUSED, STARTED, COMMITTED = 0, 1, 2
@@ -49,7 +49,8 @@ class State(NamedTuple):
     ``holders`` (C,): servers that hold or await the chunk; ``near``, ``log_near`` (H, S, C) and ``least_duration``,
     ``least_load`` (S, C, logs): what the committed holders mean to a server; ``head`` (m,), ``next``, ``ends``
     (T*L + flow links): lists of bookings; ``slot_*`` (T,): the transfers; ``free`` (T,): stack of unused slots;
-    ``fresh``: slots started in this event; ``candidate``, ``score`` (C,) and ``weight``: scratch.
+    ``fresh``: slots started in this event; ``pair`` (S, 3), ``candidate``, ``score`` (C,), ``phi`` (C, chunk
+    features) and ``weight`` (chunk features,): scratch.
     """
 
     arrival: Floats
@@ -80,10 +81,11 @@ class State(NamedTuple):
     pair: Floats
     candidate: Ints
     score: Floats
+    phi: Floats
     weight: Floats
     random: Floats
     real: Floats
-    count: Longs
+    counter: Longs
     longest: Longs
 
 
@@ -242,7 +244,7 @@ def book(pr: Problem, st: State, slot: int) -> None:
     st.wants[d, chunk >> 6] &= ~(np.uint64(1) << np.uint64(chunk & 63))
     st.need[d] -= 1
     if pr.needs[d]:
-        st.count[NEEDED] -= 1
+        st.counter[NEEDED] -= 1
     st.holders[chunk] += 1
     st.slot_state[slot] = STARTED
 
@@ -250,18 +252,18 @@ def book(pr: Problem, st: State, slot: int) -> None:
 @njit(cache=True, forceinline=True)
 def start_transfer(pr: Problem, st: State, path: int, chunk: int, start: float, rate: float) -> int:
     """Start a transfer in this event; returns its slot."""
-    st.count[FREE] -= 1
-    slot = st.free[st.count[FREE]]
+    st.counter[FREE] -= 1
+    slot = st.free[st.counter[FREE]]
     begin = max(start, st.arrival[pr.source[path], chunk])
     st.slot_path[slot] = path
     st.slot_chunk[slot] = chunk
     st.slot_rate[slot] = rate
     st.slot_start[slot] = begin
     st.slot_end[slot] = begin + pr.latency[path] + pr.chunk_bytes[0] / rate
-    st.slot_event[slot] = st.count[EVENT]
+    st.slot_event[slot] = st.counter[EVENT]
     book(pr, st, slot)
-    st.fresh[st.count[FRESH]] = slot
-    st.count[FRESH] += 1
+    st.fresh[st.counter[FRESH]] = slot
+    st.counter[FRESH] += 1
     return slot
 
 
@@ -286,7 +288,7 @@ def take_back(pr: Problem, st: State, slot: int) -> None:
     st.wants[d, chunk >> 6] |= np.uint64(1) << np.uint64(chunk & 63)
     st.need[d] += 1
     if pr.needs[d]:
-        st.count[NEEDED] += 1
+        st.counter[NEEDED] += 1
     st.holders[chunk] -= 1
     st.slot_state[slot] = UNUSED
 
@@ -294,8 +296,8 @@ def take_back(pr: Problem, st: State, slot: int) -> None:
 @njit(cache=True, forceinline=True)
 def release_slot(st: State, slot: int) -> None:
     """Give a slot whose transfer was taken back for good to the next one."""
-    st.free[st.count[FREE]] = slot
-    st.count[FREE] += 1
+    st.free[st.counter[FREE]] = slot
+    st.counter[FREE] += 1
 
 
 def new_state(pr: Problem, window: float, floor: float, scale: float, random: Floats, budget: int) -> State:
@@ -363,7 +365,8 @@ def new_state(pr: Problem, window: float, floor: float, scale: float, random: Fl
         np.zeros((servers, 3)),
         np.zeros(chunks, np.int32),
         np.zeros(chunks),
-        np.zeros(16),
+        np.zeros((chunks, len(CHUNK_FEATURES))),
+        np.zeros(len(CHUNK_FEATURES)),
         random,
         real,
         counts,
