@@ -10,7 +10,6 @@ from gnnsched.cli.options import (
     Folder,
     NetworkFiles,
     at_least_one,
-    check_seed,
     message_bytes,
 )
 from gnnsched.cli.progress import Progress
@@ -35,7 +34,6 @@ class Embed:
 
     def run(self) -> int:
         at_least_one("embed", self.topology)
-        check_seed(self.seed)
         from gnnsched.topology.formats import load_topology
 
         size = message_bytes(self.message_size)

@@ -12,7 +12,6 @@ from gnnsched.cli.options import (
     NetworkFile,
     check_device,
     check_output,
-    check_seed,
     message_bytes,
 )
 from gnnsched.cli.progress import Progress
@@ -61,7 +60,6 @@ class Schedule:
         for path, suffixes in ((self.output, (".json", ".npz")), (self.plot, (".png",))):
             if path is not None:
                 check_output(path, suffixes)
-        check_seed(self.seed)
         from gnnsched.topology.formats import load_topology
 
         size = message_bytes(self.message_size)

@@ -56,8 +56,7 @@ class Train:
         check_seed(self.seed)
         check_device(self.device)
         training_set, mixture = self._mixture()
-        if self.resume:
-            self._check_resumed(training_set)
+        metrics = self._resumed_metrics(training_set) if self.resume else {}
         import torch
 
         from gnnsched.training.trainer import TrainConfig, Trainer
@@ -72,20 +71,16 @@ class Train:
                     f"{self.output}: already trained for {trainer.elapsed / 60:.1f} minutes; give more --minutes"
                 )
                 return 0
-        return self._train(trainer, training_set)
+        return self._train(trainer, training_set, metrics)
 
     def _mixture(self) -> "tuple[dict[str, Any], Mixture]":
         """What is trained on, for the checkpoint and for the trainer."""
-        from gnnsched.topology import InputError
         from gnnsched.topology.formats import load_topology
         from gnnsched.training.mixture import Mixture
 
         if self.mixture is not None:
             return {"mixture": self.mixture}, Mixture(self.mixture, self.seed)
         networks = [load_topology(path) for path in self.topologies]
-        for path, network in zip(self.topologies, networks):
-            if len(network.participants) < 2:
-                raise InputError(f"{path}: has one participant, so nothing to learn; leave it out")
         names = [{"name": network.name, "fingerprint": network.fingerprint} for network in networks]
         return {"topologies": names}, Mixture(networks, self.seed)
 
@@ -100,8 +95,8 @@ class Train:
                 f"{self.output}: cannot be made ({error.strerror}); choose another folder"
             ) from None
 
-    def _check_resumed(self, training_set: dict[str, Any]) -> None:
-        """Refuse to go on with a run on other networks or with another seed."""
+    def _resumed_metrics(self, training_set: dict[str, Any]) -> dict[str, float]:
+        """Metrics of the run to go on with; one on other networks or with another seed is refused."""
         from gnnsched.topology import InputError
         from gnnsched.training.checkpoint import describe_checkpoint
 
@@ -114,12 +109,13 @@ class Train:
             raise InputError(
                 f"{self.output}: trained with seed {before.get('seed')}; give that or drop --resume"
             )
+        return dict(before.get("metrics", {}))
 
-    def _train(self, trainer: "Trainer", training_set: dict[str, Any]) -> int:
+    def _train(self, trainer: "Trainer", training_set: dict[str, Any], metrics: dict[str, float]) -> int:
         from gnnsched.report.scalars import ScalarLog
         from gnnsched.training.checkpoint import save_checkpoint
 
-        metrics: dict[str, float] = {}
+        best = trainer.best
 
         def keep() -> None:
             about = {
@@ -142,7 +138,9 @@ class Train:
                 log.write(scalars, trainer.iteration)
                 validated = {key: value for key, value in scalars.items() if key.startswith("validation/")}
                 if validated:
-                    metrics = validated
+                    # The checkpoint holds the best policy so far, and that policy's metrics.
+                    if trainer.best < best or not metrics:
+                        best, metrics = trainer.best, validated
                     keep()
                 progress.step(_state(trainer, scalars, metrics))
                 if interrupts:
