@@ -1,5 +1,6 @@
 """What a long command is doing, on stderr: a bar on a terminal, a line now and then elsewhere."""
 
+import shutil
 import sys
 import time
 from types import TracebackType
@@ -22,8 +23,10 @@ class Progress:
         if sys.stderr.isatty():
             from tqdm import tqdm
 
+            # A terminal that does not know its size would get nothing by tqdm's own choice.
+            size = shutil.get_terminal_size()
             self._bar = tqdm(
-                total=total, desc=what, file=sys.stderr, leave=False, delay=0.5, dynamic_ncols=True
+                total=total, desc=what, file=sys.stderr, leave=False, ncols=size.columns, nrows=size.lines
             )
 
     def __enter__(self) -> Self:

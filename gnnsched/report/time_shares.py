@@ -14,8 +14,8 @@ _SHRUNK = 1e-6
 
 @dataclass(frozen=True)
 class TimeShares:
-    """Seconds of ``makespan_s``: the bottleneck link sends for ``busy_s``; links without latency would save
-    ``latency_s`` in the same order of transfers; ``waiting_s`` is the rest, in which the bottleneck waits for data.
+    """Seconds of ``makespan_s``: the bottleneck link sends for ``busy_s``; the same order of transfers would end
+    ``latency_s`` earlier on links without latency; ``waiting_s`` is the rest, in which the bottleneck has to wait.
 
     ``link`` is the bottleneck's index, None without transfers; ``links`` links, this one included, are as busy.
     """
@@ -41,9 +41,13 @@ def time_shares(schedule: Schedule, result: SimulationResult | None = None) -> T
     topology, t = schedule.topology, schedule.transfers
     latency = 0.0
     if topology.latency.any():
-        shrunk = replace(schedule, transfers=replace(t, start=t.start * _SHRUNK, end=t.end * _SHRUNK))
+        shrunk = replace(
+            schedule,
+            topology=replace(topology, latency=topology.latency * _SHRUNK),
+            transfers=replace(t, start=t.start * _SHRUNK, end=t.end * _SHRUNK),
+        )
         without = replace(topology, latency=np.zeros_like(topology.latency))
-        quick, slow = simulate(shrunk, without), simulate(shrunk)
+        quick, slow = simulate(shrunk, without), simulate(shrunk, topology)
         if quick.truncated is None and slow.truncated is None:
             latency = min(max(0.0, slow.makespan - quick.makespan), max(0.0, result.makespan - busy))
     return TimeShares(result.makespan, result.bottleneck, equally_busy(result), busy, latency)
@@ -77,13 +81,14 @@ def time_sentence(schedule: Schedule, shares: TimeShares) -> str:
     parts = {
         "bandwidth": shares.busy_s,
         "latency": shares.latency_s,
-        "waiting for data": shares.waiting_s,
+        "waiting": shares.waiting_s,
     }
     most = max(parts, key=lambda name: parts[name])
     which = "" if shares.links == 1 else f", one of {shares.links} equally busy links,"
+    without = f"{share(shares.latency_s)} earlier" if shares.latency_s > 0 else "no earlier"
     return (
         f"Where the time goes: mostly {most}. The bottleneck {link_name(schedule, shares.link)} "
         f"({format_bandwidth(bandwidth)}){which} sends {format_size(shares.busy_s * bandwidth)} in "
-        f"{share(shares.busy_s)} of {format_time(shares.makespan_s)}; latency costs "
-        f"{share(shares.latency_s)}; for {share(shares.waiting_s)} the bottleneck waits for data."
+        f"{share(shares.busy_s)} of {format_time(shares.makespan_s)}. Without latency the same order of transfers "
+        f"would end {without}. For the other {share(shares.waiting_s)} the bottleneck waits for data or for its turn."
     )

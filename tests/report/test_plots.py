@@ -170,7 +170,18 @@ def test_time_shares_in_closed_form() -> None:
     said = time_sentence(schedule, shares)
     assert "mostly bandwidth" in said
     assert "one of 2 equally busy links" in said
-    assert "100 ms (83.3%) of 120 ms; latency costs 20 ms (16.7%)" in said
+    assert (
+        "100 ms (83.3%) of 120 ms. Without latency the same order of transfers would end 20 ms (16.7%) earlier"
+        in said
+    )
+
+
+def test_latency_on_switches_counts_every_link() -> None:
+    """A star, where a ring's steps follow one another: two links of latency per step, 2(N-1) steps."""
+    schedule = schedule_with("ring", star([1e9] * 4, latency=0.01), 4e6, 1).schedule
+    shares = time_shares(schedule)
+    assert shares.latency_s == pytest.approx(6 * 0.02)
+    assert shares.busy_s == pytest.approx(6e6 / 1e9)
 
 
 def test_waiting_is_what_is_left() -> None:
