@@ -10,7 +10,7 @@ from gnnsched.collective.bounds import Bounds, bounds
 from gnnsched.collective.schedule import Schedule
 from gnnsched.collective.verify import verify
 from gnnsched.planning.checkpoints import load_policy
-from gnnsched.planning.schedulers import SCHEDULERS, PathCache, Sampled, schedule_with
+from gnnsched.planning.schedulers import SCHEDULERS, PathCache, Sampled, check_numbers, schedule_with
 from gnnsched.topology import InputError, Topology
 
 if TYPE_CHECKING:
@@ -128,9 +128,8 @@ def plan(
     """
     if scheduler != "auto" and scheduler not in SCHEDULERS:
         raise InputError(f"scheduler {scheduler!r}: unknown; choose auto or one of {', '.join(SCHEDULERS)}")
-    if message_bytes <= 0:
-        raise InputError(f"message size: {message_bytes} bytes is not positive; give a size such as 64MiB")
-    if time_limit <= 0:
+    check_numbers(message_bytes, 1 if chunks_per_server is None else chunks_per_server, samples, seed)
+    if not time_limit > 0:
         raise InputError(f"time limit: {time_limit} s is not positive; give seconds")
     if policy is None and scheduler in ("auto", "policy"):
         policy = load_policy(checkpoint, device)

@@ -1,7 +1,9 @@
 """Every scheduler under one protocol: a name, a network, a message, chunks per server, samples, a seed."""
 
+import os
 import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
@@ -10,7 +12,7 @@ from numpy.typing import NDArray
 
 from gnnsched.collective.baselines import CLASSICAL, classical_schedule
 from gnnsched.collective.decode.choice import Scores
-from gnnsched.collective.decode.decoder import Decoding, Instance
+from gnnsched.collective.decode.decoder import Decoding, Episode, Instance
 from gnnsched.collective.decode.paths import Paths, candidate_paths
 from gnnsched.collective.decode.presets import (
     GREEDY,
@@ -37,6 +39,11 @@ _DECODED: dict[str, tuple[Callable[[Instance], Scores], Decoding]] = {
     "linear": (linear_scores, LINEAR),
     "random": (random_scores, RANDOM),
 }
+# Samples go round this many different tree packings: they are guides, and another one may guide better.
+PACKINGS = 8
+UNGUIDED = ("greedy", "greedy_augmented", "random")
+# Every other round of the policy's samples keeps to chunks priced within 30 % of their packed tree (log ratio).
+GUIDE = float(np.log(1.3))
 SCHEDULERS = ("policy", *CLASSICAL, *_DECODED)
 
 
@@ -52,14 +59,42 @@ class PathCache:
     """Candidate paths of a network and of its reverse, found once for all chunk counts."""
 
     def __init__(self) -> None:
-        self._paths: dict[int, tuple[Topology, Paths]] = {}
+        self._paths: dict[tuple[int, ...], tuple[Topology, Paths]] = {}
 
     def of(self, topology: Topology) -> Paths:
         """The candidate paths of ``topology``; the same object when asked again."""
-        known = self._paths.get(id(topology))
+        # A reversed network is a new object each time, on the same arrays.
+        t = topology
+        columns = (t.is_switch, t.is_participant, t.link_source, t.link_target, t.bandwidth, t.latency)
+        key = tuple(id(column) for column in columns)
+        known = self._paths.get(key)
         if known is None:
-            known = self._paths[id(topology)] = (topology, candidate_paths(topology))
+            known = self._paths[key] = (topology, candidate_paths(topology))
         return known[1]
+
+
+def check_numbers(message_bytes: float, chunks_per_server: int, samples: int, seed: int) -> None:
+    """Raises InputError for numbers that no scheduler can work with."""
+    if not 0 < message_bytes < np.inf:
+        raise InputError(
+            f"message size: {message_bytes} bytes is not positive and finite; give a size such as 64MiB"
+        )
+    if chunks_per_server < 1:
+        raise InputError(f"chunks per server: {chunks_per_server} is below 1; ask for at least one")
+    if samples < 1:
+        raise InputError(f"samples: {samples} is below 1; ask for at least one")
+    if seed < 0:
+        raise InputError(f"seed: {seed} is negative; give 0 or more")
+
+
+def _rule(name: str, policy: "Policy | None") -> tuple[Decoding, Callable[[Instance], Scores]]:
+    """How a decoded scheduler decodes, and its scores of an instance."""
+    if name != "policy":
+        score, decoding = _DECODED[name]
+        return decoding, score
+    if policy is None:
+        raise InputError("scheduler policy: no checkpoint given; load one first")
+    return Decoding(), policy.scores
 
 
 def schedule_with(
@@ -80,12 +115,7 @@ def schedule_with(
     """
     if name not in SCHEDULERS:
         raise InputError(f"scheduler {name!r}: unknown; choose one of {', '.join(SCHEDULERS)}")
-    if message_bytes <= 0:
-        raise InputError(f"message size: {message_bytes} bytes is not positive; give a size such as 64MiB")
-    if chunks_per_server < 1:
-        raise InputError(f"chunks per server: {chunks_per_server} is below 1; ask for at least one")
-    if samples < 1:
-        raise InputError(f"samples: {samples} is below 1; ask for at least one")
+    check_numbers(message_bytes, chunks_per_server, samples, seed)
     if name in CLASSICAL:
         schedule = classical_schedule(name, topology, message_bytes, chunks_per_server)
         return Sampled(schedule, np.array([schedule.makespan]))
@@ -96,28 +126,39 @@ def schedule_with(
     halves: list[NDArray[np.float64]] = []
 
     def half(network: Topology) -> Transfers:
-        instance = Instance(network, message_bytes, chunks_per_server, seed, paths.of(network))
-        if name == "policy":
-            if policy is None:
-                raise InputError("scheduler policy: no checkpoint given; load one first")
-            scores, decoding = policy.scores(instance), Decoding()
-        else:
-            make, decoding = _DECODED[name]
-            scores = make(instance)
-        found: list[float] = []
-        best = None
-        for sample in range(samples):
-            if best is not None and time.monotonic() > deadline:
-                break
+        decoding, score = _rule(name, policy)
+        own_paths = paths.of(network)
+        packings = 1 if name in UNGUIDED else PACKINGS
+
+        def prepared(packing: int) -> tuple[Instance, Scores]:
+            instance = Instance(
+                network, message_bytes, chunks_per_server, seed * PACKINGS + packing, own_paths
+            )
+            return instance, score(instance)
+
+        def drawn(sample: int) -> tuple[Instance, Episode] | None:
+            if sample > 0 and time.monotonic() > deadline:
+                return None
+            instance, scores = instances[sample % len(instances)]
             # The first sample of a rule takes the best choice each time, the others break its ties at random.
-            drawn = replace(decoding, sample=decoding.sample or sample > 0)
-            episode = instance.decode(scores, drawn, np.random.default_rng([seed, sample]))
-            found.append(episode.makespan)
-            if best is None or episode.makespan < best.makespan:
-                best = episode
+            own = replace(decoding, sample=decoding.sample or sample > 0)
+            if name == "policy" and sample // len(instances) % 2:
+                own = replace(own, guide=GUIDE)
+            return instance, instance.decode(scores, own, np.random.default_rng([seed, sample]))
+
+        best: tuple[Instance, Episode] | None = None
+        found: list[float] = []
+        # The event loop releases the interpreter lock, so that samples run side by side.
+        with ThreadPoolExecutor(min(samples, os.cpu_count() or 1)) as pool:
+            instances = list(pool.map(prepared, range(min(samples, packings))))
+            for result in pool.map(drawn, range(samples)):
+                if result is not None:
+                    found.append(result[1].makespan)
+                    if best is None or result[1].makespan < best[1].makespan:
+                        best = result
         assert best is not None
         halves.append(np.array(found))
-        return instance.transfers(best.state)
+        return best[0].transfers(best[1].state)
 
     members = np.repeat(topology.participants, chunks_per_server)
     schedule = allreduce_from_broadcast(

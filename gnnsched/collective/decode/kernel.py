@@ -120,7 +120,7 @@ def replay_pass(
         position[legal[i]] = -1
 
 
-@njit(cache=True)
+@njit(cache=True, nogil=True)
 def run(
     pr: Problem,
     sc: Scores,
