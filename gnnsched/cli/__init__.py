@@ -14,7 +14,6 @@ from tyro.conf import subcommand
 
 from gnnsched.cli.embed import Embed
 from gnnsched.cli.evaluate import Evaluate
-from gnnsched.cli.generate import Generate
 from gnnsched.cli.referee import Simulate, Verify
 from gnnsched.cli.schedule import Schedule
 from gnnsched.cli.topology import Topology
@@ -30,17 +29,13 @@ Command = (
     | Annotated[Embed, subcommand("embed")]
 )
 
-__all__ = ["Command", "Generate", "main"]
-
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line ``argv`` (default: the process's) and return the exit code."""
     arguments = list(sys.argv[1:] if argv is None else argv)
-    if arguments[:2] == ["topology", "generate"]:
+    if arguments[:2] == ["topology", "generate"] and len(arguments) > 2 and not arguments[2].startswith("-"):
         # Families are spelled as in Python; fat-tree is what the hand types.
-        arguments[2:3] = [word.replace("-", "_") for word in arguments[2:3] if not word.startswith("-")] or (
-            arguments[2:3]
-        )
+        arguments[2] = arguments[2].replace("-", "_")
     command = tyro.cli(
         Command,
         prog="gnnsched",
