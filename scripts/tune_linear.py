@@ -55,8 +55,9 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=0)
     args = parser.parse_args()
     mixture = Mixture("default", args.seed)
-    held_out = [mixture.lesson(POOL + i) for i in range(VALIDATION)]
-    weights = np.array(linear.LINEAR_PATH + linear.LINEAR_CHUNK)
+    validation = mixture.held_out()
+    held_out = [validation.lesson(i) for i in range(VALIDATION)]
+    weights = np.array(linear.PRIOR_PATH + linear.PRIOR_CHUNK)
     average, mean, square = weights.copy(), np.zeros_like(weights), np.zeros_like(weights)
     best, best_weights = validate(held_out, weights), weights.copy()
     print(f"validation ratio before: {best:.4f}", flush=True)

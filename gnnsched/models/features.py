@@ -76,8 +76,12 @@ class GraphBatch:
 
 
 def _centred_log(values: NDArray[np.float64]) -> NDArray[np.float64]:
-    logs = np.log(np.maximum(values, 1e-300))
-    return np.clip(logs - logs.mean(), -8.0, 8.0) if len(logs) else logs
+    """Logs less their mean; a zero (of a node without links, say) gets the floor and moves nobody else's."""
+    positive = values > 0.0
+    if not positive.any():
+        return np.zeros(len(values))
+    logs = np.log(values, out=np.full(len(values), -np.inf), where=positive)
+    return np.clip(logs - logs[positive].mean(), -8.0, 8.0)
 
 
 def graph_of(instance: Instance) -> GraphBatch:

@@ -9,12 +9,13 @@ from torch_geometric.utils import scatter
 
 from gnnsched.collective.decode.choice import Scores
 from gnnsched.collective.decode.decoder import Instance
-from gnnsched.collective.decode.linear import LINEAR_CHUNK, LINEAR_PATH
+from gnnsched.collective.decode.linear import PRIOR_CHUNK, PRIOR_PATH
 from gnnsched.collective.decode.problem import CHUNK_FEATURES, NEARNESS_HEADS
 from gnnsched.collective.decode.problem import PATH_FEATURES as EVENT_FEATURES
 from gnnsched.models.encoder import Encoder, perceptron
 from gnnsched.models.features import PAIR_FEATURES, PATH_FEATURES, GraphBatch, graph_of
 from gnnsched.models.segments import segment_log_softmax
+from gnnsched.topology import InputError
 
 
 @dataclass(frozen=True)
@@ -45,7 +46,7 @@ class PolicyOutput:
 class Policy(nn.Module):
     """Maps a batch of instances to the linear score functions that the compiled decoder evaluates.
 
-    The outputs start at the linear scorer's weights: the heads' last layers are zero and their biases are those.
+    The outputs start near the prior that the linear scorer was tuned from: the heads' last layers start small.
     """
 
     def __init__(self, config: PolicyConfig | None = None) -> None:
@@ -56,8 +57,8 @@ class Policy(nn.Module):
         view = 4 * width + len(PATH_FEATURES)
         self.path_head = perceptron(view, width, len(EVENT_FEATURES))
         self.chunk_head = perceptron(view, 2 * width, 2 * len(CHUNK_FEATURES))
-        self.path_base = nn.Parameter(torch.tensor(LINEAR_PATH, dtype=torch.float32))
-        self.chunk_base = nn.Parameter(torch.tensor(LINEAR_CHUNK, dtype=torch.float32))
+        self.path_base = nn.Parameter(torch.tensor(PRIOR_PATH, dtype=torch.float32))
+        self.chunk_base = nn.Parameter(torch.tensor(PRIOR_CHUNK, dtype=torch.float32))
         self.query = nn.Linear(width, NEARNESS_HEADS * inner, bias=False)
         self.key = nn.Linear(width, NEARNESS_HEADS * inner, bias=False)
         self.pair_weight = nn.Parameter(torch.tensor([[-1.0, 0.0], [-3.0, 0.0]]))
@@ -99,6 +100,14 @@ class Policy(nn.Module):
         """Scores of one instance for the decoder (numpy, double precision)."""
         batch = graph_of(instance).to(next(self.parameters()).device)
         return split_scores(self(batch), batch, [instance])[0]
+
+
+def on_device(policy: Policy, device: str) -> Policy:
+    """The policy moved to ``device``. Raises InputError where this machine, or torch, has no such device."""
+    try:
+        return policy.to(device)
+    except (RuntimeError, AssertionError):
+        raise InputError(f"device {device!r}: not available here; use cpu") from None
 
 
 def _server_of(instance: Instance) -> np.ndarray:

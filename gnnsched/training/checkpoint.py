@@ -14,7 +14,7 @@ from gnnsched import __version__
 from gnnsched.collective.decode.problem import CHUNK_FEATURES, PATH_FEATURES
 from gnnsched.models.features import EDGE_FEATURES, NODE_FEATURES
 from gnnsched.models.features import PATH_FEATURES as STATIC_PATH_FEATURES
-from gnnsched.models.policy import Policy, PolicyConfig
+from gnnsched.models.policy import Policy, PolicyConfig, on_device
 from gnnsched.topology.errors import InputError
 from gnnsched.topology.files import read_bytes, write_atomically
 
@@ -67,7 +67,7 @@ def describe_checkpoint(folder: str | os.PathLike[str]) -> dict[str, Any]:
     content = read_bytes(path)
     try:
         description = json.loads(content)
-    except ValueError:
+    except (ValueError, RecursionError):
         raise InputError(f"{path}: not JSON, truncated perhaps; save the checkpoint again") from None
     if not isinstance(description, dict) or description.get("format") != FORMAT:
         raise InputError(f"{path}: not a gnnsched checkpoint; name a folder written by gnnsched train")
@@ -86,12 +86,11 @@ def load_checkpoint(folder: str | os.PathLike[str], device: str = "cpu") -> Poli
     description = describe_checkpoint(folder)
     path = Path(folder) / WEIGHTS
     try:
-        config = PolicyConfig(**description["architecture"])
-    except (KeyError, TypeError):
+        policy = Policy(PolicyConfig(**description["architecture"]))
+    except (KeyError, TypeError, ValueError, RuntimeError):
         raise InputError(
             f"{Path(folder) / DESCRIPTION}: architecture is missing or unknown; save the checkpoint again"
         ) from None
-    policy = Policy(config)
     try:
         weights = load(read_bytes(path))
         policy.load_state_dict(weights)
@@ -103,4 +102,6 @@ def load_checkpoint(folder: str | os.PathLike[str], device: str = "cpu") -> Poli
         raise InputError(
             f"{path}: weights do not fit the architecture in {DESCRIPTION}; save it again"
         ) from None
-    return policy.to(device).eval()
+    if not all(torch.isfinite(value).all() for value in weights.values()):
+        raise InputError(f"{path}: some weights are not finite; train it again")
+    return on_device(policy, device).eval()

@@ -7,6 +7,7 @@ kinds that occur (direct links, switch trees, fast groups on a slow fabric), nev
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 
@@ -20,9 +21,13 @@ from gnnsched.topology.generators import bcube, dgx, random_heterogeneous
 
 MESSAGE_BYTES = float(2**30)
 CHUNKS_PER_SERVER = (1, 2, 4, 8)
-# More chunks than this make an episode long without teaching more.
-MOST_CHUNKS = 64
+# Small episodes: what is learnt on them carries over, and more of them fit in the time.
+MOST_SERVERS = 10
+MOST_CHUNKS = 40
+# Part of the lessons with a message small enough (1 to 256 MiB) for latency to count.
+SMALL_SHARE = 0.2
 MIXTURES = ("default", "bcube")
+VALIDATION_SEED = 1_000_003
 
 
 @dataclass(frozen=True)
@@ -63,31 +68,40 @@ def random_flows(paths: Paths, bandwidth: np.ndarray, horizon: float, rng: np.ra
 
 def _default_network(rng: np.random.Generator) -> Topology:
     kind = rng.random()
-    if kind < 0.2:
+    if kind < 0.15:
         ports, levels = ((2, 1), (3, 1), (4, 1), (2, 2), (4, 0), (6, 0))[rng.integers(6)]
         return bcube(ports, levels)
-    if kind < 0.35:
+    if kind < 0.4:
         rail = float(rng.choice([12.5e9, 25e9, 50e9]))
-        nodes, gpus = int(rng.integers(2, 5)), int(rng.integers(2, 5))
+        nodes, gpus = int(rng.integers(2, 4)), int(rng.integers(2, 5))
         return dgx(nodes, gpus, rail * float(rng.choice([2, 3, 6, 12, 18])), rail)
-    return random_heterogeneous(rng)
+    return random_heterogeneous(rng, max_servers=MOST_SERVERS)
 
 
 class Mixture:
     """An endless, seeded sequence of lessons; lesson i is the same in every run with the same seed.
 
     ``source``: "default", "bcube" (BCube(2,1), (3,1), (4,1) alone) or the user's topologies. Raises InputError for
-    another name. ``flow_share``: part of the lessons that have in-flight flows.
+    another name, no network, and networks of one participant. ``flow_share``: part of the lessons with in-flight flows.
     """
 
     def __init__(self, source: str | Sequence[Topology], seed: int, flow_share: float = 0.3) -> None:
-        if isinstance(source, str) and source not in MIXTURES:
-            raise InputError(f"mixture {source!r}: unknown; choose one of {', '.join(MIXTURES)}")
+        if isinstance(source, str):
+            if source not in MIXTURES:
+                raise InputError(f"mixture {source!r}: unknown; choose one of {', '.join(MIXTURES)}")
+        elif not source:
+            raise InputError("training: no networks given; name at least one")
+        else:
+            for topology in source:
+                if len(topology.participants) < 2:
+                    raise InputError(
+                        f"topology {topology.name}: has one participant, so nothing to learn; leave it out"
+                    )
         self._source = source
         self._seed = seed
         self._flow_share = flow_share
-        self._paths: dict[str, Paths] = {}
-        self._bounds: dict[str, float] = {}
+        self._paths: dict[tuple[Any, ...], Paths] = {}
+        self._bounds: dict[tuple[Any, ...], float] = {}
         self._cache: dict[int, Lesson] = {}
 
     def _network(self, rng: np.random.Generator) -> Topology:
@@ -98,13 +112,19 @@ class Mixture:
         assert not isinstance(self._source, str)
         return self._source[int(rng.integers(len(self._source)))]
 
+    def held_out(self) -> "Mixture":
+        """Lessons of the same kind for validation, the same ones whatever this mixture's seed."""
+        return Mixture(self._source, VALIDATION_SEED, self._flow_share)
+
     def lesson(self, index: int) -> Lesson:
         """Lesson number ``index``."""
         if index in self._cache:
             return self._cache[index]
         rng = np.random.default_rng([self._seed, index])
         topology = self._network(rng)
-        key = topology.fingerprint
+        # The fingerprint is the same for another order of nodes and links, the paths are not.
+        order = (topology.link_source, topology.link_target, topology.bandwidth, topology.latency)
+        key = (topology.fingerprint, topology.node_ids, *(column.tobytes() for column in order))
         if key not in self._paths:
             self._paths[key] = candidate_paths(topology)
             self._bounds[key] = all_gather_bound(topology, MESSAGE_BYTES)
@@ -114,9 +134,12 @@ class Mixture:
         flows = NO_FLOWS
         if rng.random() < self._flow_share and paths.num_paths:
             flows = random_flows(paths, topology.bandwidth, bound, rng)
-        instance = Instance(
-            topology, MESSAGE_BYTES, chunks_per_server, int(rng.integers(2**31)), paths, flows
-        )
-        lesson = Lesson(instance, bound)
+        shrunk = 1.0
+        if rng.random() < SMALL_SHARE and flows is NO_FLOWS:
+            shrunk = 2.0 ** -float(rng.uniform(2.0, 10.0))
+        packing_seed = int(rng.integers(2**31))
+        message = MESSAGE_BYTES * shrunk
+        instance = Instance(topology, message, chunks_per_server, packing_seed, paths, flows)
+        lesson = Lesson(instance, bound * shrunk)
         self._cache[index] = lesson
         return lesson

@@ -26,7 +26,7 @@ from gnnsched.collective.decode.learn import (
     PICKS,
 )
 from gnnsched.models.features import join
-from gnnsched.models.policy import Policy, PolicyConfig, join_gradients, split_scores
+from gnnsched.models.policy import Policy, PolicyConfig, join_gradients, on_device, split_scores
 from gnnsched.topology.errors import InputError
 from gnnsched.topology.files import read_bytes, write_atomically
 from gnnsched.training.mixture import Lesson, Mixture
@@ -60,8 +60,8 @@ class TrainConfig:
     averaging: float = 0.99
     alternate: int = 0
     pool: int = 1024
-    validation_lessons: int = 24
-    validation_every: int = 25
+    validation_lessons: int = 48
+    validation_every: int = 100
 
 
 class Trainer:
@@ -82,8 +82,9 @@ class Trainer:
         torch.manual_seed(config.seed)
         self.config = config
         self.mixture = mixture
+        self.held_out = mixture.held_out()
         self.device = device
-        self.policy = Policy(policy_config).to(device)
+        self.policy = on_device(Policy(policy_config), device)
         self.average = copy.deepcopy(self.policy)
         base = [self.policy.path_base, self.policy.chunk_base]
         rest = [p for p in self.policy.parameters() if not any(p is b for b in base)]
@@ -129,6 +130,15 @@ class Trainer:
             pick, choice = float(low), float(not low)
         return LevelWeights(pick, choice, self.config.pick_entropy, self.config.choice_entropy)
 
+    def frozen(self, weights: LevelWeights) -> list[nn.Parameter]:
+        """Parameters of the heads whose turn it is not; the encoder belongs to both levels."""
+        policy = self.policy
+        low = [policy.path_base, *policy.path_head.parameters()]
+        high = [policy.chunk_base, policy.pair_weight]
+        for part in (policy.chunk_head, policy.query, policy.key):
+            high += part.parameters()
+        return (low if weights.pick == 0.0 else []) + (high if weights.choice == 0.0 else [])
+
     def update(self) -> dict[str, float]:
         """One iteration: rollouts of some lessons, then PPO's epochs over them."""
         config = self.config
@@ -163,6 +173,9 @@ class Trainer:
                 [output.path, output.chunk, output.chunk_progress, output.attention],
                 [-g / config.lessons for g in gradients],
             )
+            for parameter in self.frozen(weights):
+                # No gradient at all: of a zero one Adam's momentum would still make steps.
+                parameter.grad = None
             norm = float(nn.utils.clip_grad_norm_(self.policy.parameters(), config.gradient_clip))
             self.optimizer.step()
         with torch.no_grad():
@@ -190,9 +203,8 @@ class Trainer:
         }
 
     def validation_lessons(self) -> list[Lesson]:
-        """Lessons that training never draws."""
-        first = self.config.pool
-        return [self.mixture.lesson(first + i) for i in range(self.config.validation_lessons)]
+        """Lessons that training never draws, the same for every seed."""
+        return [self.held_out.lesson(i) for i in range(self.config.validation_lessons)]
 
     def validate(self) -> dict[str, float]:
         """Ratio of the averaged policy on the validation lessons; keeps the best weights seen."""
