@@ -27,6 +27,12 @@ def stirred_policy(seed: int = 0) -> Policy:
     return policy.eval()
 
 
+def read_only(column: np.ndarray) -> np.ndarray:
+    """As the columns of all networks are; the kernels need not be compiled for others."""
+    column.setflags(write=False)
+    return column
+
+
 def one_flow(topology: Topology, link: int, share: float, until: float) -> Flows:
     """A flow over a single link."""
     return Flows(
@@ -53,8 +59,8 @@ def with_isolated_switch(topology: Topology) -> Topology:
     return dataclasses.replace(
         topology,
         node_ids=(*topology.node_ids, "alone"),
-        is_switch=np.append(topology.is_switch, True),
-        is_participant=np.append(topology.is_participant, False),
+        is_switch=read_only(np.append(topology.is_switch, True)),
+        is_participant=read_only(np.append(topology.is_participant, False)),
     )
 
 

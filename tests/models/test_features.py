@@ -12,6 +12,7 @@ from instances import (
     mixed_instances,
     one_flow,
     one_way_ring,
+    read_only,
     stirred_policy,
 )
 
@@ -37,11 +38,13 @@ def test_scores_do_not_depend_on_scale(policy: Policy, factor: float) -> None:
     for network in (random_heterogeneous(2, 5, 8), one_way_ring()):
         flows = one_flow(network, 1, 0.5, 1e-3)
         plain = policy.scores(Instance(network, MESSAGE, 2, flows=flows))
-        scaled = dataclasses.replace(network, bandwidth=network.bandwidth * factor)
+        scaled = dataclasses.replace(network, bandwidth=read_only(network.bandwidth * factor))
         more = flows._replace(rate=flows.rate * factor)
         assert_scores_equal(policy.scores(Instance(scaled, MESSAGE * factor, 2, flows=more)), plain, 1e-6)
         slower = dataclasses.replace(
-            network, bandwidth=network.bandwidth / factor, latency=network.latency * factor
+            network,
+            bandwidth=read_only(network.bandwidth / factor),
+            latency=read_only(network.latency * factor),
         )
         later = flows._replace(rate=flows.rate / factor, until=flows.until * factor)
         assert_scores_equal(policy.scores(Instance(slower, MESSAGE, 2, flows=later)), plain, 1e-6)
