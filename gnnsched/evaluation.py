@@ -154,6 +154,7 @@ def _front_door(
         samples=samples,
         seed=seed,
         time_limit=time_limit,
+        lp_time_limit=0.0,
     )
     return Row(
         topology.name,

@@ -8,8 +8,6 @@ Writes scripts/results/suite.json (rows, machine, seeds, command) and the tables
 
 import argparse
 import json
-import os
-import platform
 import subprocess
 import sys
 from collections.abc import Sequence
@@ -24,6 +22,7 @@ from gnnsched.evaluation import evaluate
 from gnnsched.planning import SCHEDULERS, load_policy
 from gnnsched.topology.files import write_atomically
 from gnnsched.topology.formats import load_topology
+from gnnsched.training.machine import machine
 
 ROOT = Path(__file__).resolve().parent.parent
 RESULTS = ROOT / "scripts" / "results" / "suite.json"
@@ -33,19 +32,6 @@ CHUNKS, SAMPLES = 4, 16
 # What the published RL planner (arXiv 2503.21013) claims over BCube, DCell and Jellyfish together.
 PUBLISHED = {"completion time": 0.197, "throughput": 0.223}
 RIVALS = ("ring", "parameter_server", "sharded_parameter_server", "double_tree", "halving_doubling", "greedy")
-
-
-def machine() -> str:
-    """The processor's name and the number of processors."""
-    try:
-        names = [
-            line.partition(":")[2].strip()
-            for line in Path("/proc/cpuinfo").read_text().splitlines()
-            if line.startswith("model name")
-        ]
-    except OSError:
-        names = []
-    return f"{names[0] if names else platform.machine()}, {os.cpu_count()} processors"
 
 
 def measure(seeds: int) -> dict[str, Any]:
@@ -127,7 +113,7 @@ def tables(results: dict[str, Any]) -> tuple[str, str]:
                 for name, labels in by_network.items()
                 if name.startswith(family)
             ]
-            cells += [f"{1 - mean(shares):.1%}", f"{mean([1 / share for share in shares]) - 1:.1%}"]
+            cells += [f"{1 - mean(shares):.1%}", f"{1 / mean(shares) - 1:.1%}"]
         lines.append(f"| {family} | " + " | ".join(cells) + " |")
     lines.append(
         f"| claimed by the published planner, all three | {PUBLISHED['completion time']:.1%} | "
@@ -140,7 +126,7 @@ def render(results: dict[str, Any]) -> None:
     """Put the tables between their markers in the README."""
     text = README.read_text(encoding="utf-8")
     about = (
-        f"\n\nMade by `{results['command']}` at commit {results['commit']} on {results['machine']}; "
+        f"\n\nMade by `{results['command']}` at commit {results['commit']} on {results['machine']['processor']}, {results['machine']['cpus']} processors; "
         f"1 GiB, {CHUNKS} chunks per server (auto: its own choice), best of {results['samples']} samples, "
         f"mean over {results['seeds']} seed(s); all schedules verified."
     )

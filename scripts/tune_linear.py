@@ -8,11 +8,11 @@ weights of the best validation are kept, averaged over the steps before it.
 
 import argparse
 import json
-import platform
 import time
 from pathlib import Path
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 from tqdm import tqdm
 
@@ -22,11 +22,15 @@ from gnnsched.collective.decode.decoder import Decoding
 from gnnsched.collective.decode.presets import constant_scores
 from gnnsched.collective.decode.problem import CHUNK_FEATURES, PATH_FEATURES
 from gnnsched.topology.files import write_atomically
+from gnnsched.training.machine import machine
 from gnnsched.training.mixture import Lesson, Mixture
 from gnnsched.training.rollout import LevelWeights, collect, gradient
 
-LESSONS, ROLLOUTS, POOL, VALIDATION = 12, 8, 1024, 24
-STEP, DECAY, AVERAGING = 0.03, (0.9, 0.999), 0.98
+# Lessons a step, rollouts a lesson, different lessons, lessons to validate on.
+LESSONS, ROLLOUTS, POOL, VALIDATION = 12, 8, 1024, 48
+# First step size of Adam, and how slowly the kept weights follow.
+STEP, AVERAGING = 0.03, 0.98
+# Where the concatenated weights are cut: path features, chunk features, the latter's change with progress.
 SPLIT = len(PATH_FEATURES), len(PATH_FEATURES) + len(CHUNK_FEATURES)
 
 
@@ -58,7 +62,9 @@ def main() -> None:
     validation = mixture.held_out()
     held_out = [validation.lesson(i) for i in range(VALIDATION)]
     weights = np.array(linear.PRIOR_PATH + linear.PRIOR_CHUNK)
-    average, mean, square = weights.copy(), np.zeros_like(weights), np.zeros_like(weights)
+    parameter = torch.tensor(weights)
+    optimizer = torch.optim.Adam([parameter], STEP)
+    average = weights.copy()
     best, best_weights = validate(held_out, weights), weights.copy()
     print(f"validation ratio before: {best:.4f}", flush=True)
     begin, iteration = time.monotonic(), 0
@@ -75,10 +81,11 @@ def main() -> None:
                 np.concatenate([parts.path.sum(0), parts.chunk.sum(0), parts.chunk_progress.sum(0)]) / LESSONS
             )
         iteration += 1
-        mean = DECAY[0] * mean + (1 - DECAY[0]) * total
-        square = DECAY[1] * square + (1 - DECAY[1]) * total**2
-        step = mean / (1 - DECAY[0] ** iteration) / (np.sqrt(square / (1 - DECAY[1] ** iteration)) + 1e-10)
-        weights = weights + STEP * (1 - over) * step
+        # The optimizer descends, the surrogate is to be climbed.
+        parameter.grad = -torch.tensor(total)
+        optimizer.param_groups[0]["lr"] = STEP * (1 - over)
+        optimizer.step()
+        weights = parameter.numpy().copy()
         average = AVERAGING * average + (1 - AVERAGING) * weights
         if iteration % 50 == 0:
             score = validate(held_out, average)
@@ -96,7 +103,7 @@ def main() -> None:
     )
     about = {
         "command": f"scripts/tune_linear.py --minutes {args.minutes:g} --seed {args.seed}",
-        "machine": f"{platform.machine()}, Python {platform.python_version()}",
+        "machine": machine(),
         "steps": iteration,
         "validation_ratio": best,
     }

@@ -113,35 +113,29 @@ class Schedule:
     def _compared(
         self, topology: "Topology", size: int, found: "Plan", policy: "Policy | None"
     ) -> dict[str, float | None]:
-        """Makespan per scheduler at the plan's chunks per server, those known from the ladder not planned again."""
+        """Makespan in seconds per scheduler at the plan's chunks per server."""
         if self.scheduler != "auto":
             return {found.scheduler: found.makespan_s}
         from gnnsched.planning import SCHEDULERS, compare
-        from gnnsched.planning.front_door import RULE_SAMPLES
 
-        known: dict[str, float | None] = {
-            rung.scheduler: rung.makespan_s
-            for rung in found.rungs
-            if rung.chunks_per_server == found.chunks_per_server
-        }
-        missing = [name for name in SCHEDULERS if name not in known]
-        rules = [name for name in missing if name != "policy"]
-        with Progress("comparing", len(missing)) as progress:
-            for names, samples in (
-                (rules, min(self.samples, RULE_SAMPLES)),
-                ([name for name in missing if name == "policy"], self.samples),
-            ):
-                known |= compare(
-                    topology,
-                    size,
-                    found.chunks_per_server,
-                    samples,
-                    self.seed,
-                    policy,
-                    names,
-                    progress.step,
-                )
-        return {name: known[name] for name in SCHEDULERS}
+        with Progress("comparing", len(SCHEDULERS) - 1) as progress:
+            makespans = compare(
+                topology,
+                size,
+                found.chunks_per_server,
+                self.samples,
+                self.seed,
+                policy,
+                [name for name in SCHEDULERS if name != found.scheduler],
+                progress.step,
+            )
+        makespans[found.scheduler] = found.makespan_s
+        # What a planner reached on the ladder counts, should the comparison's samples have ended sooner.
+        for rung in found.rungs:
+            known = makespans[rung.scheduler]
+            if rung.chunks_per_server == found.chunks_per_server and known is not None:
+                makespans[rung.scheduler] = min(known, rung.makespan_s)
+        return {name: makespans[name] for name in SCHEDULERS}
 
 
 def schedule_facts(found: "Plan", makespans: dict[str, float | None]) -> dict[str, Any]:

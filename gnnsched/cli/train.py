@@ -1,7 +1,5 @@
 """``gnnsched train``: hierarchical PPO on a mixture of networks, with checkpoints and TensorBoard scalars."""
 
-import os
-import platform
 import signal
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -43,6 +41,8 @@ class Train:
     """For TensorBoard (default: tensorboard in the output folder)."""
     device: str = "cpu"
     """Where the network is trained: cpu or cuda."""
+    alternate: Annotated[int, arg(metavar="UPDATES")] = 0
+    """Train the two levels in turns of so many updates each, the other one frozen (0: together)."""
 
     def run(self) -> int:
         from gnnsched.topology import InputError
@@ -53,6 +53,8 @@ class Train:
             )
         if not self.minutes > 0:
             raise InputError(f"--minutes: {self.minutes} is not positive; give a time such as 10")
+        if self.alternate < 0:
+            raise InputError(f"--alternate: {self.alternate} is negative; give a number of updates or 0")
         check_seed(self.seed)
         check_device(self.device)
         training_set, mixture = self._mixture()
@@ -63,7 +65,11 @@ class Train:
 
         # The rollouts and a network this small gain nothing from threads that wait for each other.
         torch.set_num_threads(1)
-        trainer = Trainer(mixture, TrainConfig(seed=self.seed, minutes=self.minutes), device=self.device)
+        trainer = Trainer(
+            mixture,
+            TrainConfig(seed=self.seed, minutes=self.minutes, alternate=self.alternate),
+            device=self.device,
+        )
         if self.resume:
             trainer.load(self.output)
             if trainer.done_share >= 1.0:
@@ -124,7 +130,7 @@ class Train:
                 "wall_time_s": round(trainer.elapsed, 3),
                 "steps": trainer.steps,
                 "iterations": trainer.iteration,
-                "machine": _machine(self.device),
+                "machine": {**machine(), "device": self.device},
                 "metrics": metrics,
             }
             save_checkpoint(trainer.best_policy(), self.output, about)
@@ -145,7 +151,7 @@ class Train:
                 progress.step(_state(trainer, scalars, metrics))
                 if interrupts:
                     break
-            if not metrics:
+            if trainer.iteration % trainer.config.validation_every or not metrics:
                 metrics = trainer.validate()
                 log.write(metrics, trainer.iteration)
             keep()
@@ -164,26 +170,6 @@ def _state(trainer: "Trainer", scalars: dict[str, float], metrics: dict[str, flo
     if metrics:
         text += f", on validation networks {metrics['validation/ratio_mean']:.4f}"
     return text
-
-
-def _machine(device: str) -> dict[str, Any]:
-    """What the run was made on, without names of hosts or people."""
-    return {
-        "processor": _processor(),
-        "cpus": os.cpu_count(),
-        "device": device,
-        "python": platform.python_version(),
-    }
-
-
-def _processor() -> str:
-    try:
-        for line in Path("/proc/cpuinfo").read_text().splitlines():
-            if line.startswith("model name"):
-                return line.partition(":")[2].strip()
-    except OSError:
-        pass
-    return platform.processor() or platform.machine()
 
 
 @contextmanager

@@ -45,6 +45,8 @@ def allreduce_lp_bound(
     unbalanced = _unbalanced_switch(topology)
     if unbalanced is not None:
         return None, f"switch {topology.node_ids[unbalanced]!r} takes in another capacity than it gives out"
+    if time_limit <= 0:
+        return None, "no time was given for it"
     rs_ag = rs_ag_bound(topology, message_bytes) if rs_ag_s is None else rs_ag_s
     program = _Program(topology)
     while True:

@@ -22,7 +22,7 @@ class Transfers:
     ``phase`` uint8 (REDUCE or BROADCAST), ``chunk`` int32, ``source`` and ``target`` int32 node indices,
     ``path_start`` int64 (T+1,) and ``path_links`` int32: the links of transfer i are
     ``path_links[path_start[i]:path_start[i+1]]`` in travel order; ``rate`` bytes/s; ``start`` and ``end`` in
-    seconds, ``end`` being the arrival (design: start + path latency + chunk bytes / rate).
+    seconds, ``end`` being the arrival (start + path latency + chunk bytes / rate).
     """
 
     phase: NDArray[np.uint8]

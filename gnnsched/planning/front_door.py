@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from gnnsched.collective.bounds import Bounds, bounds
 from gnnsched.collective.schedule import Schedule
+from gnnsched.collective.simulator import simulate
 from gnnsched.collective.verify import verify
 from gnnsched.planning.checkpoints import load_policy
 from gnnsched.planning.schedulers import SCHEDULERS, PathCache, Sampled, check_numbers, schedule_with
@@ -17,13 +18,15 @@ if TYPE_CHECKING:
     from gnnsched.models.policy import Policy
 
 LADDER = (1, 2, 4, 8, 16, 32, 64, 128)
-# Good enough: the ladder stops here (design section 5).
+# Good enough: the ladder stops here.
 NEAR_BOUND = 1.005
 PLANNERS = ("greedy_augmented", "trees_augmented", "policy")
 # Rules without a network gain little from many samples; on the ladder they get this many.
 RULE_SAMPLES = 2
-# Beyond this many chunks a rung takes minutes and finds nothing better.
+# The ladder ends, unfinished, below this many transfers: a rung would take minutes.
 MOST_TRANSFERS = 2_000_000
+# In a comparison no scheduler begins another sample after this many seconds.
+COMPARISON_SECONDS = 3.0
 
 
 @dataclass(frozen=True)
@@ -71,16 +74,18 @@ def warm_up() -> None:
 
     network = star([1e9, 1e9])
     for name in ("ring", "greedy_augmented"):
-        verify(schedule_with(name, network, 1e6, 1, 1).schedule)
+        schedule = schedule_with(name, network, 1e6, 1, 1).schedule
+        verify(schedule)
+        simulate(schedule)
 
 
 class _Search:
     """The best schedule so far, and the clock."""
 
-    def __init__(self, target: float, time_limit: float, progress: Callable[[str], None] | None) -> None:
+    def __init__(self, time_limit: float, progress: Callable[[str], None] | None) -> None:
         self.begin = time.monotonic()
         self.deadline = self.begin + time_limit
-        self.target = target
+        self.target = 0.0
         self.progress = progress
         self.best: Sampled | None = None
         self.winner = ("", 0)
@@ -116,13 +121,15 @@ def plan(
     time_limit: float = 10.0,
     device: str = "cpu",
     progress: Callable[[str], None] | None = None,
+    lp_time_limit: float = 2.0,
 ) -> Plan:
     """Plan an AllReduce of ``message_bytes`` bytes among the topology's participants.
 
     ``chunks_per_server``: a number, or None for a ladder of 1, 2, 4, ... 128 that stops within 0.5 % of the
     bound or when ``time_limit`` (seconds) is over. ``scheduler``: a name of ``SCHEDULERS``, or "auto" for the best of
     policy, augmented greedy and augmented trees. ``policy`` or ``checkpoint``: the network to use (default: the
-    shipped one). One seed gives one result, unless the clock cuts the ladder.
+    shipped one). ``lp_time_limit`` (s) is for the LP bound, solved after planning. One seed gives one result, unless
+    the clock cuts the ladder.
 
     Raises InputError for input that cannot be planned, RuntimeError should the referee refuse the plan.
     """
@@ -134,9 +141,9 @@ def plan(
     if policy is None and scheduler in ("auto", "policy"):
         policy = load_policy(checkpoint, device)
     warm_up()
-    # Which planners run depends on the bound, so that it is part of planning's time; the LP is not.
-    limits = bounds(topology, message_bytes, lp_time_limit=0.0)
-    search = _Search(NEAR_BOUND * limits.bound_s, time_limit, progress)
+    search = _Search(time_limit, progress)
+    # Where the ladder stops depends on the bound, so that it is part of planning's time; the LP is not.
+    search.target = NEAR_BOUND * bounds(topology, message_bytes, lp_time_limit=0.0).bound_s
     paths = PathCache()
     names: Sequence[str] = PLANNERS if scheduler == "auto" else (scheduler,)
     finished = True
@@ -145,6 +152,7 @@ def plan(
     last: dict[str, float] = {}
     for count in ladder:
         if chunks_per_server is None and count > 1 and 2 * servers * servers * count > MOST_TRANSFERS:
+            finished = False
             break
         for name in names:
             now = time.monotonic()
@@ -152,7 +160,8 @@ def plan(
             if search.best is not None and now + 2.0 * last.get(name, 0.0) > search.deadline:
                 finished = False
                 continue
-            own = samples if name == "policy" or scheduler != "auto" else min(samples, RULE_SAMPLES)
+            rule_on_ladder = chunks_per_server is None and scheduler == "auto" and name != "policy"
+            own = min(samples, RULE_SAMPLES) if rule_on_ladder else samples
             took = search.offer(
                 name,
                 count,
@@ -176,7 +185,7 @@ def plan(
         schedule,
         search.winner[0],
         search.winner[1],
-        bounds(topology, message_bytes),
+        bounds(topology, message_bytes, lp_time_limit),
         plan_s,
         samples,
         seed,
@@ -197,7 +206,8 @@ def compare(
 ) -> dict[str, float | None]:
     """Makespan in seconds of each scheduler at the same chunks per server; None where it is undefined.
 
-    The policy is None without ``policy``.
+    Each gets the same number of samples, as far as they begin within ``COMPARISON_SECONDS``. The policy is None
+    without ``policy``.
     """
     result: dict[str, float | None] = {}
     paths = PathCache()
@@ -207,8 +217,9 @@ def compare(
         if name == "policy" and policy is None:
             result[name] = None
             continue
+        deadline = time.monotonic() + COMPARISON_SECONDS
         sampled = schedule_with(
-            name, topology, message_bytes, chunks_per_server, samples, seed, policy, paths
+            name, topology, message_bytes, chunks_per_server, samples, seed, policy, paths, deadline
         )
         result[name] = sampled.schedule.makespan
     return result

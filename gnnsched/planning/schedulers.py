@@ -49,7 +49,11 @@ SCHEDULERS = ("policy", *CLASSICAL, *_DECODED)
 
 @dataclass(frozen=True)
 class Sampled:
-    """The best schedule of a scheduler's samples, and the makespans of all of them in seconds."""
+    """The best schedule of a scheduler's samples, and the makespans of all of them in seconds.
+
+    Where the halves are planned apart (links without opposites), the schedule joins the best of each and sample i
+    stands for the i-th of both.
+    """
 
     schedule: Schedule
     makespans: NDArray[np.float64]
@@ -85,6 +89,11 @@ def check_numbers(message_bytes: float, chunks_per_server: int, samples: int, se
         raise InputError(f"samples: {samples} is below 1; ask for at least one")
     if seed < 0:
         raise InputError(f"seed: {seed} is negative; give 0 or more")
+
+
+def _processors() -> int:
+    """Processors that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def _rule(name: str, policy: "Policy | None") -> tuple[Decoding, Callable[[Instance], Scores]]:
@@ -130,32 +139,35 @@ def schedule_with(
         own_paths = paths.of(network)
         packings = 1 if name in UNGUIDED else PACKINGS
 
-        def prepared(packing: int) -> tuple[Instance, Scores]:
-            instance = Instance(
-                network, message_bytes, chunks_per_server, seed * PACKINGS + packing, own_paths
-            )
-            return instance, score(instance)
+        # Instance and scores per tree packing, made by the first sample that needs them.
+        made: dict[int, tuple[Instance, Scores]] = {}
 
         def drawn(sample: int) -> tuple[Instance, Episode] | None:
-            if sample > 0 and time.monotonic() > deadline:
+            packing = sample % packings
+            if sample > 0 and (time.monotonic() > deadline or (sample >= packings and packing not in made)):
                 return None
-            instance, scores = instances[sample % len(instances)]
+            if sample < packings:
+                own_seed = seed * PACKINGS + packing
+                instance = Instance(network, message_bytes, chunks_per_server, own_seed, own_paths)
+                made[packing] = instance, score(instance)
+            instance, scores = made[packing]
             # The first sample of a rule takes the best choice each time, the others break its ties at random.
             own = replace(decoding, sample=decoding.sample or sample > 0)
-            if name == "policy" and sample // len(instances) % 2:
+            if name == "policy" and sample // packings % 2:
                 own = replace(own, guide=GUIDE)
             return instance, instance.decode(scores, own, np.random.default_rng([seed, sample]))
 
         best: tuple[Instance, Episode] | None = None
         found: list[float] = []
         # The event loop releases the interpreter lock, so that samples run side by side.
-        with ThreadPoolExecutor(min(samples, os.cpu_count() or 1)) as pool:
-            instances = list(pool.map(prepared, range(min(samples, packings))))
-            for result in pool.map(drawn, range(samples)):
-                if result is not None:
-                    found.append(result[1].makespan)
-                    if best is None or result[1].makespan < best[1].makespan:
-                        best = result
+        with ThreadPoolExecutor(min(samples, _processors())) as pool:
+            # The first round makes the packings that the others use.
+            for samples_of_round in (range(min(packings, samples)), range(packings, samples)):
+                for result in pool.map(drawn, samples_of_round):
+                    if result is not None:
+                        found.append(result[1].makespan)
+                        if best is None or result[1].makespan < best[1].makespan:
+                            best = result
         assert best is not None
         halves.append(np.array(found))
         return best[0].transfers(best[1].state)

@@ -42,6 +42,9 @@ def write_atomically(path: str | os.PathLike[str], write: Callable[[BinaryIO], o
             write(stream)
         os.chmod(temporary, 0o644)
         os.replace(temporary, target)
+    except OSError as error:
+        os.unlink(temporary)
+        raise InputError(f"{target}: cannot be written ({error.strerror}); make room there") from None
     except BaseException:
         if os.path.exists(temporary):
             os.unlink(temporary)

@@ -12,7 +12,7 @@ from safetensors.torch import load, save
 
 from gnnsched import __version__
 from gnnsched.collective.decode.problem import CHUNK_FEATURES, PATH_FEATURES
-from gnnsched.models.features import EDGE_FEATURES, NODE_FEATURES
+from gnnsched.models.features import EDGE_FEATURES, NODE_FEATURES, PAIR_FEATURES
 from gnnsched.models.features import PATH_FEATURES as STATIC_PATH_FEATURES
 from gnnsched.models.policy import Policy, PolicyConfig, on_device
 from gnnsched.topology.errors import InputError
@@ -29,6 +29,7 @@ def _feature_names() -> dict[str, list[str]]:
         "node": list(NODE_FEATURES),
         "edge": list(EDGE_FEATURES),
         "path": list(STATIC_PATH_FEATURES),
+        "pair": list(PAIR_FEATURES),
         "event_path": list(PATH_FEATURES),
         "chunk": list(CHUNK_FEATURES),
     }
@@ -72,7 +73,9 @@ def describe_checkpoint(folder: str | os.PathLike[str]) -> dict[str, Any]:
     if not isinstance(description, dict) or description.get("format") != FORMAT:
         raise InputError(f"{path}: not a gnnsched checkpoint; name a folder written by gnnsched train")
     version = description.get("schema_version")
-    if not isinstance(version, int) or version > SCHEMA_VERSION:
+    if not isinstance(version, int):
+        raise InputError(f"{path}: schema_version is missing or no number; save the checkpoint again")
+    if version > SCHEMA_VERSION:
         raise InputError(
             f"{path}: schema version {version!r} is newer than {SCHEMA_VERSION}; upgrade gnnsched to read it"
         )

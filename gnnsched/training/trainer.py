@@ -34,6 +34,8 @@ from gnnsched.training.rollout import LevelWeights, collect, gradient
 
 STATE = "trainer.safetensors"
 PROGRESS = "trainer.json"
+# Settings that a resumed run may change: when it ends.
+ENDS = ("iterations", "minutes")
 
 
 @dataclass(frozen=True)
@@ -203,7 +205,7 @@ class Trainer:
         }
 
     def validation_lessons(self) -> list[Lesson]:
-        """Lessons that training never draws, the same for every seed."""
+        """Lessons apart from the run's own (of the user's networks: other chunks and flows), the same for every seed."""
         return [self.held_out.lesson(i) for i in range(self.config.validation_lessons)]
 
     def validate(self) -> dict[str, float]:
@@ -247,23 +249,26 @@ class Trainer:
             tensors |= {f"{name}/{key}": value.detach().cpu().clone() for key, value in states.items()}
         for i, moments in self.optimizer.state_dict()["state"].items():
             tensors |= {f"adam/{i}/{key}": torch.as_tensor(value).cpu() for key, value in moments.items()}
-        counters = {
-            "iteration": self.iteration,
-            "elapsed": self.elapsed,
-            "steps": self.steps,
-            "best": self.best if np.isfinite(self.best) else None,
-            "config": asdict(self.config),
-        }
+        # In one file with the weights, so that a run cut off between two writes is still whole.
+        counters = [self.iteration, self.elapsed, self.steps, self.best]
+        tensors["counters"] = torch.tensor(counters, dtype=torch.float64)
         write_atomically(target / STATE, lambda stream: stream.write(save(tensors)))
-        text = json.dumps(counters, indent=2) + "\n"
+        text = json.dumps({"config": asdict(self.config)}, indent=2) + "\n"
         write_atomically(target / PROGRESS, lambda stream: stream.write(text.encode()))
 
     def load(self, folder: str | os.PathLike[str]) -> None:
         """Go on from ``save``. Raises InputError where there is nothing to go on from."""
         source = Path(folder)
         try:
-            counters: dict[str, Any] = json.loads(read_bytes(source / PROGRESS))
+            config: dict[str, Any] = json.loads(read_bytes(source / PROGRESS))["config"]
+            mine = asdict(self.config)
+            changed = [key for key in mine if key not in ENDS and config.get(key) != mine[key]]
+            if changed:
+                raise InputError(
+                    f"{source}: trained with another {changed[0]} ({config.get(changed[0])!r}); give the same settings"
+                )
             tensors = load(read_bytes(source / STATE))
+            counters = tensors.pop("counters").tolist()
             parts: dict[str, dict[str, torch.Tensor]] = {}
             adam: dict[int, dict[str, torch.Tensor]] = {}
             for name, value in tensors.items():
@@ -279,9 +284,8 @@ class Trainer:
             state = self.optimizer.state_dict()
             state["state"] = adam
             self.optimizer.load_state_dict(state)
-            self.iteration, self.elapsed = int(counters["iteration"]), float(counters["elapsed"])
-            self.steps = int(counters["steps"])
-            self.best = float("inf") if counters["best"] is None else float(counters["best"])
+            self.iteration, self.elapsed = int(counters[0]), counters[1]
+            self.steps, self.best = int(counters[2]), counters[3]
         except InputError:
             raise
         except Exception as error:

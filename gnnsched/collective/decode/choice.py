@@ -13,6 +13,7 @@ from gnnsched.collective.decode.state import (
     MEAN_NEED,
     NOW,
     PROGRESS,
+    STRAYED,
     TOLERANCE,
     WINDOW,
     State,
@@ -29,7 +30,7 @@ NONE = -1
 
 
 class Scores(NamedTuple):
-    """What a policy says of a network, P paths and S servers: the linear score functions of design section 5.
+    """What a policy says of a network, P paths and S servers: score functions linear in the features.
 
     ``path`` (P, path features): order value of an idle path; ``chunk`` and ``chunk_progress`` (P, chunk features):
     coefficients of a chunk's score and their change with progress (0 to 1); ``attention`` (heads, S, S): weight
@@ -125,20 +126,23 @@ def choose_chunk(
         for i in range(count):
             if st.candidate[i] == wanted:
                 choice = i
+        if choice == NONE and (wanted != NONE or not idle):
+            st.counter[STRAYED] += 1
         learn_choice(pr, st, tape, path, count, choice, best, total)
         st.counter[CHOICE] += 1
         return wanted
-    draw = rng.random() * total
-    choice = NONE
-    if idle:
-        draw -= np.exp(-best)
-    if draw >= 0.0 or not idle:
-        choice = count - 1
-        for i in range(count):
-            draw -= np.exp(st.score[i] - best)
-            if draw < 0.0:
-                choice = i
-                break
+    if rules.sample:
+        draw = rng.random() * total
+        choice = NONE
+        if idle:
+            draw -= np.exp(-best)
+        if draw >= 0.0 or not idle:
+            choice = count - 1
+            for i in range(count):
+                draw -= np.exp(st.score[i] - best)
+                if draw < 0.0:
+                    choice = i
+                    break
     chosen = NONE if choice == NONE else int(st.candidate[choice])
     if rules.mode == RECORD:
         if st.counter[CHOICE] < len(tape.choices):

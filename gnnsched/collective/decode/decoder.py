@@ -14,11 +14,11 @@ from gnnsched.collective.decode.packing import pack_trees
 from gnnsched.collective.decode.paths import Paths, candidate_paths
 from gnnsched.collective.decode.problem import NO_FLOWS, PATH_FEATURES, Flows, Problem, make_problem
 from gnnsched.collective.decode.relays import worth_keeping
-from gnnsched.collective.decode.state import CHOICE, COMMITTED, PICK, State, new_state
+from gnnsched.collective.decode.state import CHOICE, COMMITTED, PICK, STRAYED, State, new_state
 from gnnsched.collective.schedule import BROADCAST, Transfers
 from gnnsched.topology import InputError, Topology
 
-# A transfer may start at what is left on its path from this share of the ordinary rate on (design section 5).
+# A transfer may start at what is left on its path from this share of the ordinary rate on.
 LEFTOVER_FLOOR = 0.05
 
 
@@ -140,8 +140,15 @@ class Instance:
         return Episode(episode.makespan, episode.state, tape, episode.events)
 
     def replay(self, scores: Scores, decoding: Decoding, tape: Tape, random: NDArray[np.float64]) -> Episode:
-        """Follow a recorded episode's tape under (new) scores, accumulating gradients in the tape."""
-        return self._run(scores, decoding, np.random.default_rng(0), REPLAY, tape, random)
+        """Follow a recorded episode's tape under (new) scores, accumulating gradients in the tape.
+
+        ``random`` is the recorded episode's ``state.random``. Raises ValueError where the tape is not of this
+        instance and decoding.
+        """
+        episode = self._run(scores, decoding, np.random.default_rng(0), REPLAY, tape, random)
+        if episode.state.counter[STRAYED]:
+            raise ValueError("the tape was recorded on another instance, decoding or random priorities")
+        return episode
 
     def _run(
         self,

@@ -108,7 +108,8 @@ def learn_choice(
 ) -> None:
     """Add one high-level decision's gradient. ``count`` candidates stand in ``st.candidate`` with their scores.
 
-    ``choice`` is the candidate taken or -1; exp(-best) * ... of NONE is part of ``total`` where it was possible.
+    ``choice`` is the candidate taken or -1. ``total`` is the sum of exp(score - best) over all that could be
+    chosen, NONE with its score of 0 among them where it could.
     """
     d = pr.target[path]
     index = st.counter[CHOICE]

@@ -21,7 +21,7 @@ class Paths(NamedTuple):
     of latency before that link) of path p stand at ``start[p]:start[p+1]``. ``rate`` is the ordinary rate (the
     smallest bandwidth on the path, bytes/s), ``latency`` the whole path's (s). The paths into server d are
     ``into[d]:into[d+1]``; those of them that share a last link form one group: groups
-    ``group_into[d]:group_into[d+1]``, group g holding paths ``group[g]:group[g+1]``. ``through_links[
+    ``group_into[d]:group_into[d+1]``, group g holding paths ``group[g]:group[g+1]``. ``through_paths[
     through[e]:through[e+1]]`` are the paths that use link e.
     """
 

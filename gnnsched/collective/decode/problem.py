@@ -56,12 +56,14 @@ NO_FLOWS = Flows(np.zeros(1, np.int64), np.zeros(0, np.int32), np.zeros(0), np.z
 class Problem(NamedTuple):
     """One all-gather to plan: S servers, C chunks of ``chunk_bytes[0]`` bytes, P candidate paths, m links.
 
-    ``root`` (C,): server number that has the chunk at time 0; ``needs`` (S,): must get every chunk (relays need
-    not). ``duration`` (S, S): least seconds from one server to another for a chunk at ordinary rates, inf
-    without a path; ``load`` (S, S) and ``path_load`` (P,): share of all shortest-path traffic on the path's
-    links, relative to the mean. ``tree_path``, ``tree_source`` (S, C): the path and the server by which the packed
-    tree of chunk c reaches server d (-1 at the root), ``tail`` (S, C): seconds of transfers from that edge down
-    as a share of the longest; ``log_price`` (P,): packing price of a path.
+    ``bandwidth`` (m,) in bytes/s; ``source`` to ``through_paths`` as in ``Paths``. ``needs`` (S,): must get every
+    chunk (relays need not); ``root`` (C,): server number that has the chunk at time 0. ``log_duration`` (S, S): log
+    of the least seconds for a chunk from one server to another at ordinary rates, inf without a path;
+    ``path_log_load`` (P,): log of the shortest-path traffic on the path's links per bandwidth, relative to the
+    mean path, ``log_load`` (S, S) its least between servers. ``tree_path``, ``tree_source`` (S, C): the path and the
+    server by which the packed tree of chunk c reaches server d (-1 at the root); ``tail`` (S, C): seconds of
+    transfers from that edge down as a share of the longest; ``log_price`` (P,): packing price of a path.
+    ``flow_*``: in-flight flows as in ``Flows``.
     """
 
     bandwidth: NDArray[np.float64]
@@ -132,22 +134,16 @@ def make_problem(
     paths: Paths,
     chunk_bytes: float,
     root: NDArray[np.int32],
-    trees: Trees | None = None,
+    trees: Trees,
     flows: Flows = NO_FLOWS,
 ) -> Problem:
     """Put a network's paths, the chunks' roots (server numbers), packed trees and flows in the kernel's form."""
     servers = paths.num_servers
     duration = paths.latency + chunk_bytes / paths.rate
     path_load = _path_load(servers, topology.bandwidth, paths.source, paths.target, paths.start, paths.links)
-    chunks = len(root)
-    if trees is None:
-        tree_path = np.full((servers, chunks), -1, np.int32)
-        tail = np.zeros((servers, chunks))
-        log_price = np.zeros(paths.num_paths)
-    else:
-        tree_path = np.ascontiguousarray(trees.path.T)
-        tail = np.ascontiguousarray(trees.tail.T) / max(float(trees.tail.max(initial=0.0)), 1e-300)
-        log_price = np.log(np.maximum(trees.price, 1e-300))
+    tree_path = np.ascontiguousarray(trees.path.T)
+    tail = np.ascontiguousarray(trees.tail.T) / max(float(trees.tail.max(initial=0.0)), 1e-300)
+    log_price = np.log(np.maximum(trees.price, 1e-300))
     tree_source = np.full_like(tree_path, -1)
     reached = tree_path >= 0
     tree_source[reached] = paths.source[tree_path[reached]]

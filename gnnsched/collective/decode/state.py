@@ -24,7 +24,8 @@ WHOLE = 1.0 - 1e-9
 # Places in State.real ...
 NOW, WINDOW, TOLERANCE, PROGRESS, FLOOR, MEAN_NEED = range(6)
 # ... and in State.counter.
-FREE, FRESH, NEEDED, EVENT, BUDGET, STAMP, PICK, CHOICE = range(8)
+# STRAYED counts choices of a tape that were impossible when their turn came.
+FREE, FRESH, NEEDED, EVENT, BUDGET, STAMP, PICK, CHOICE, STRAYED = range(9)
 
 UNUSED, STARTED, COMMITTED = 0, 1, 2
 
@@ -47,10 +48,13 @@ class State(NamedTuple):
     ``arrival`` (S, C): seconds, inf where not on its way; ``holds``, ``wants`` (S, W): bits of chunks that a
     server can send now, and of those neither held nor awaited; ``need`` (S,): number of the latter;
     ``holders`` (C,): servers that hold or await the chunk; ``near``, ``log_near`` (H, S, C) and ``least_duration``,
-    ``least_load`` (S, C, logs): what the committed holders mean to a server; ``head`` (m,), ``next``, ``ends``
-    (T*L + flow links): lists of bookings; ``slot_*`` (T,): the transfers; ``free`` (T,): stack of unused slots;
-    ``fresh``: slots started in this event; ``pair`` (S, 3), ``candidate``, ``score`` (C,), ``phi`` (C, chunk
-    features) and ``weight`` (chunk features,): scratch.
+    ``least_load`` (S, C, logs): what the committed holders mean to a server; ``log_share`` (S + 2,): log(k / S) by
+    number of holders k; ``head`` (m,), ``next``, ``ends``, ``rates`` (T*L): lists of bookings per link, booking
+    slot * L + k being the k-th link's; ``vacant`` (m,): the first moment at which the link is not full;
+    ``slot_*`` (T,): the transfers; ``free`` (T,): stack of unused slots; ``fresh``: slots started in this event;
+    ``visited`` (S,): stamps of the augmentation; ``random`` (C,): the episode's priorities; ``pair`` (S, 3),
+    ``candidate``, ``score`` (C,), ``phi`` (C, chunk features) and ``weight`` (chunk features,): scratch;
+    ``real``, ``counter``: scalars by the places above; ``longest`` (1,): L.
     """
 
     arrival: Floats
@@ -313,7 +317,7 @@ def new_state(pr: Problem, window: float, floor: float, scale: float, random: Fl
     flow_longest = int(np.diff(pr.flow_start).max()) if flow_slots else 0
     longest = max(longest, flow_longest)
     total = slots + flow_slots
-    counts = np.zeros(16, np.int64)
+    counts = np.zeros(STRAYED + 1, np.int64)
     counts[FREE] = slots
     holds = np.zeros((servers, words), np.uint64)
     wants = np.zeros((servers, words), np.uint64)
@@ -334,7 +338,7 @@ def new_state(pr: Problem, window: float, floor: float, scale: float, random: Fl
         (pr.root, np.arange(chunks) >> 6),
         np.uint64(1) << (np.arange(chunks) & 63).astype(np.uint64),
     )
-    real = np.zeros(8)
+    real = np.zeros(MEAN_NEED + 1)
     real[WINDOW], real[TOLERANCE], real[FLOOR] = window, 1e-10 * scale, floor
     return State(
         arrival,
