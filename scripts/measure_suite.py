@@ -126,7 +126,8 @@ def render(results: dict[str, Any]) -> None:
     """Put the tables between their markers in the README."""
     text = README.read_text(encoding="utf-8")
     about = (
-        f"\n\nMade by `{results['command']}` at commit {results['commit']} on {results['machine']['processor']}, {results['machine']['cpus']} processors; "
+        f"\n\nMade by `{results['command']}` at commit {results['commit']} "
+        f"on {results['machine']['processor']}, {results['machine']['cpus']} processors; "
         f"1 GiB, {CHUNKS} chunks per server (auto: its own choice), best of {results['samples']} samples, "
         f"mean over {results['seeds']} seed(s); all schedules verified."
     )

@@ -120,6 +120,7 @@ class Train:
     def _train(self, trainer: "Trainer", training_set: dict[str, Any], metrics: dict[str, float]) -> int:
         from gnnsched.report.scalars import ScalarLog
         from gnnsched.training.checkpoint import save_checkpoint
+        from gnnsched.training.machine import machine
 
         best = trainer.best
 

@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from gnnsched.collective.baselines import CLASSICAL
 from gnnsched.collective.bounds import Bounds, bounds
 from gnnsched.collective.schedule import Schedule
 from gnnsched.collective.simulator import simulate
@@ -90,16 +91,19 @@ class _Search:
         self.best: Sampled | None = None
         self.winner = ("", 0)
         self.rungs: list[Rung] = []
+        self.finished = True
 
     @property
     def near_bound(self) -> bool:
         return self.best is not None and self.best.schedule.makespan <= self.target
 
-    def offer(self, name: str, chunks_per_server: int, run: Callable[[], Sampled]) -> float:
+    def offer(self, name: str, chunks_per_server: int, samples: int, run: Callable[[], Sampled]) -> float:
         """Run a planner and keep its schedule if it is the best; returns the seconds it took."""
         begin = time.monotonic()
         sampled = run()
         took = time.monotonic() - begin
+        if name not in CLASSICAL and len(sampled.makespans) < samples:
+            self.finished = False
         makespan = sampled.schedule.makespan
         self.rungs.append(Rung(chunks_per_server, name, makespan, took))
         if self.best is None or makespan < self.best.schedule.makespan:
@@ -146,25 +150,25 @@ def plan(
     search.target = NEAR_BOUND * bounds(topology, message_bytes, lp_time_limit=0.0).bound_s
     paths = PathCache()
     names: Sequence[str] = PLANNERS if scheduler == "auto" else (scheduler,)
-    finished = True
     servers = len(topology.participants)
     ladder = LADDER if chunks_per_server is None else (chunks_per_server,)
     last: dict[str, float] = {}
     for count in ladder:
         if chunks_per_server is None and count > 1 and 2 * servers * servers * count > MOST_TRANSFERS:
-            finished = False
+            search.finished = False
             break
         for name in names:
             now = time.monotonic()
             # A rung takes about twice as long as the one before: do not begin what cannot end in time.
             if search.best is not None and now + 2.0 * last.get(name, 0.0) > search.deadline:
-                finished = False
+                search.finished = False
                 continue
             rule_on_ladder = chunks_per_server is None and scheduler == "auto" and name != "policy"
             own = min(samples, RULE_SAMPLES) if rule_on_ladder else samples
             took = search.offer(
                 name,
                 count,
+                own,
                 lambda name=name, count=count, own=own: schedule_with(  # type: ignore[misc]
                     name, topology, message_bytes, count, own, seed, policy, paths, search.deadline
                 ),
@@ -172,8 +176,10 @@ def plan(
             last[name] = took
             if search.near_bound:
                 break
-        if search.near_bound or time.monotonic() > search.deadline:
-            finished = finished and search.near_bound
+        if search.near_bound:
+            break
+        if time.monotonic() > search.deadline and count != ladder[-1]:
+            search.finished = False
             break
     assert search.best is not None
     plan_s = time.monotonic() - search.begin
@@ -190,7 +196,7 @@ def plan(
         samples,
         seed,
         tuple(search.rungs),
-        finished,
+        search.finished or search.near_bound,
     )
 
 

@@ -63,17 +63,13 @@ class PathCache:
     """Candidate paths of a network and of its reverse, found once for all chunk counts."""
 
     def __init__(self) -> None:
-        self._paths: dict[tuple[int, ...], tuple[Topology, Paths]] = {}
+        self._paths: dict[int, tuple[Topology, Paths]] = {}
 
     def of(self, topology: Topology) -> Paths:
         """The candidate paths of ``topology``; the same object when asked again."""
-        # A reversed network is a new object each time, on the same arrays.
-        t = topology
-        columns = (t.is_switch, t.is_participant, t.link_source, t.link_target, t.bandwidth, t.latency)
-        key = tuple(id(column) for column in columns)
-        known = self._paths.get(key)
+        known = self._paths.get(id(topology))
         if known is None:
-            known = self._paths[key] = (topology, candidate_paths(topology))
+            known = self._paths[id(topology)] = (topology, candidate_paths(topology))
         return known[1]
 
 

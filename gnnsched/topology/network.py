@@ -3,7 +3,7 @@
 import hashlib
 import json
 from collections.abc import Hashable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
@@ -58,6 +58,13 @@ class Topology:
     bandwidth: NDArray[np.float64]
     latency: NDArray[np.float64]
     warnings: tuple[str, ...] = field(default=())
+
+    def __post_init__(self) -> None:
+        # Compiled kernels know read-only arrays from others: all topologies have the same kind.
+        for name in ("is_switch", "is_participant", "link_source", "link_target", "bandwidth", "latency"):
+            array = getattr(self, name).view()
+            array.setflags(write=False)
+            object.__setattr__(self, name, array)
 
     @property
     def num_nodes(self) -> int:
@@ -124,18 +131,12 @@ class Topology:
         return None if (result < 0).any() else result
 
     def reversed(self) -> "Topology":
-        """The same network with every link turned around; link indices keep their meaning."""
-        return Topology(
-            self.name,
-            self.node_ids,
-            self.is_switch,
-            self.is_participant,
-            self.link_target,
-            self.link_source,
-            self.bandwidth,
-            self.latency,
-            self.warnings,
-        )
+        """The same network with every link turned around; link indices keep their meaning. One object per network."""
+        return self._reversed
+
+    @cached_property
+    def _reversed(self) -> "Topology":
+        return replace(self, link_source=self.link_target, link_target=self.link_source)
 
     @staticmethod
     def from_networkx(graph: "networkx.Graph", name: str | None = None) -> "Topology":
@@ -190,13 +191,4 @@ class Topology:
             raise InputError(
                 f"topology {name}: arrays of unequal length; give one entry per node and per link"
             )
-        for array in (
-            topology.is_switch,
-            topology.is_participant,
-            topology.link_source,
-            topology.link_target,
-            topology.bandwidth,
-            topology.latency,
-        ):
-            array.setflags(write=False)
         return topology

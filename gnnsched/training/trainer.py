@@ -205,7 +205,7 @@ class Trainer:
         }
 
     def validation_lessons(self) -> list[Lesson]:
-        """Lessons apart from the run's own (of the user's networks: other chunks and flows), the same for every seed."""
+        """Lessons apart from the run's own (of given networks: other chunks and flows), the same for every seed."""
         return [self.held_out.lesson(i) for i in range(self.config.validation_lessons)]
 
     def validate(self) -> dict[str, float]:

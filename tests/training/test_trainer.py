@@ -1,7 +1,6 @@
 """The trainer: it learns what can be learned, goes on exactly where it stopped, and repeats itself from a seed."""
 
 import dataclasses
-import json
 from collections.abc import Callable
 from pathlib import Path
 
@@ -9,6 +8,7 @@ import numpy as np
 import pytest
 import torch
 from lessons import triangle, two_servers
+from safetensors.torch import load, save
 from torch import Tensor
 
 from gnnsched.collective.decode.choice import Scores
@@ -183,9 +183,9 @@ def test_nothing_to_go_on_from(tmp_path: Path) -> None:
     (cases["truncated"] / STATE).write_bytes(weights[: len(weights) // 2])
     (cases["foreign"] / PROGRESS).write_text("[1, 2]")
     (cases["not json"] / PROGRESS).write_text("{")
-    counters = json.loads((cases["incomplete"] / PROGRESS).read_text())
-    del counters["iteration"]
-    (cases["incomplete"] / PROGRESS).write_text(json.dumps(counters))
+    kept = load((cases["incomplete"] / STATE).read_bytes())
+    del kept["counters"]
+    (cases["incomplete"] / STATE).write_bytes(save(kept))
     (cases["empty"] / STATE).write_bytes(b"")
     cases["missing"] = tmp_path / "missing"
     for name, folder in cases.items():
@@ -304,12 +304,28 @@ def test_a_device_that_is_not_there() -> None:
 # Validation
 
 
-def test_validation_is_on_lessons_that_training_never_draws() -> None:
-    trainer = small_trainer()
-    trained_on = {id(trainer.mixture.lesson(i)) for i in range(SMALL.pool)}
-    lessons = trainer.validation_lessons()
-    assert len(lessons) == SMALL.validation_lessons
-    assert not {id(lesson) for lesson in lessons} & trained_on
+def test_validation_is_on_random_networks_that_training_never_draws() -> None:
+    def random_networks(lessons: Mixture, count: int) -> set[str]:
+        drawn = [lessons.lesson(i).instance.topology for i in range(count)]
+        return {network.fingerprint for network in drawn if network.name.startswith("random")}
+
+    runs = [Trainer(Mixture("default", seed), SMALL, NARROW) for seed in (0, 1)]
+    validation = [random_networks(run.held_out, 12) for run in runs]
+    training = [random_networks(run.mixture, 12) for run in runs]
+    assert validation[0] == validation[1]
+    assert training[0] != training[1]
+    assert not validation[0] & (training[0] | training[1])
+    lessons = runs[0].validation_lessons()
+    assert lessons == [runs[0].held_out.lesson(i) for i in range(SMALL.validation_lessons)]
+
+
+def test_another_setting_is_not_resumed(tmp_path: Path) -> None:
+    """The end may be moved, nothing else."""
+    trainer = small_trainer(iterations=1)
+    trainer.save(tmp_path)
+    small_trainer(iterations=5).load(tmp_path)
+    with pytest.raises(InputError, match="another rollouts"):
+        small_trainer(rollouts=2).load(tmp_path)
 
 
 def test_validation_keeps_the_best_weights_seen() -> None:

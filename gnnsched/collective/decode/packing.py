@@ -267,6 +267,9 @@ def pack_trees(
 
     ``roots`` (C,) are server numbers; ``rng`` shuffles the order in which trees are grown.
     """
+    if len(paths.source) == 0:
+        alone = (len(roots), paths.num_servers)
+        return Trees(np.full(alone, -1, np.int32), np.zeros(alone), np.zeros(0), np.zeros(len(bandwidth)))
     parent, tail, price, load = _pack(
         paths.source,
         paths.target,

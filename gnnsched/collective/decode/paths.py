@@ -8,8 +8,10 @@ from numba import njit
 from numpy.typing import NDArray
 
 from gnnsched.topology import InputError, Topology
+from gnnsched.topology.validate import component_labels
 
 PATHS_PER_PAIR = 4
+MOST_PARALLEL = 16
 # A server keeps at most this many targets: the nearer half of them, and others spread over the rest.
 TARGETS_PER_SERVER = 16
 
@@ -56,6 +58,8 @@ def _shortest_from(
     out_links: NDArray[np.int32],
     link_target: NDArray[np.int32],
     cost: NDArray[np.float64],
+    place: NDArray[np.int64],
+    parallel: NDArray[np.int64],
     per_pair: int,
     rotation: int,
 ) -> tuple[NDArray[np.int32], NDArray[np.int32], NDArray[np.int32], NDArray[np.float64], int]:
@@ -75,9 +79,8 @@ def _shortest_from(
     count = 1
     node[0], parent[0], via[0], price[0] = origin, -1, -1, 0.0
     settled[origin] = per_pair
-    heap: list[tuple[float, int, int, int]] = [
-        (0.0, 0, 0, 0)
-    ]  # open labels: cost, order of insertion, parent label, link
+    # Open labels: cost, place among parallel cables, order of insertion, parent label, link.
+    heap: list[tuple[float, int, int, int, int]] = [(0.0, 0, 0, 0, 0)]
     heap.pop()
     inserted = 0
     current = 0
@@ -85,6 +88,8 @@ def _shortest_from(
         at = node[current]
         if is_switch[at] or current == 0:
             degree = out_start[at + 1] - out_start[at]
+            # The k-th walk to a switch prefers the k-th of parallel cables: equal walks then share none.
+            turn = rotation + (0 if current == 0 else settled[at] - 1)
             for i in range(degree):
                 link = out_links[out_start[at] + (i + rotation) % degree]
                 to = link_target[link]
@@ -99,11 +104,12 @@ def _shortest_from(
                     ancestor = parent[ancestor]
                 if looped:
                     continue
-                heappush(heap, (price[current] + cost[link], inserted, current, np.int64(link)))  # type: ignore[misc]  # numpy scalars
+                late = (place[link] - turn) % parallel[link]
+                heappush(heap, (price[current] + cost[link], late, inserted, current, np.int64(link)))  # type: ignore[misc]  # numpy scalars
                 inserted += 1
         found = False
         while len(heap) > 0 and not found:
-            key, _, from_label, link = heappop(heap)
+            key, _, _, from_label, link = heappop(heap)
             to = link_target[link]
             if settled[to] < per_pair:
                 settled[to] += 1
@@ -114,6 +120,15 @@ def _shortest_from(
         if not found:
             break
     return node, parent, via, price, count
+
+
+def _parallel_links(topology: Topology) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Each link's place among the links from the same node to the same node, and how many these are; int64 (m,)."""
+    ends = topology.link_source.astype(np.int64) * topology.num_nodes + topology.link_target
+    _, pair, count = np.unique(ends, return_inverse=True, return_counts=True)
+    place = np.empty(len(ends), np.int64)
+    place[np.argsort(pair, kind="stable")] = np.arange(len(ends)) - np.repeat(np.cumsum(count) - count, count)
+    return place, count[pair].astype(np.int64)
 
 
 def _link_cost(topology: Topology) -> NDArray[np.float64]:
@@ -144,7 +159,12 @@ def candidate_paths(
         np.int64
     )
     cost = _link_cost(topology)
-    for nodes in (topology.participants, topology.servers):
+    # Servers that no participant is connected to are no relays.
+    component = component_labels(topology, strong=True)
+    relays = topology.servers[component[topology.servers] == component[topology.participants[0]]]
+    for nodes in (topology.participants, relays):
+        if not np.isin(topology.participants, nodes).all():
+            break
         for most in (targets_per_server, len(nodes)):
             found = _search(topology, nodes, out_start, order, cost, paths_per_pair, most)
             sources, targets = [f[2] for f in found], [f[0] for f in found]
@@ -167,6 +187,9 @@ def _search(
     """Paths as (target number, last link, source number, links) between the servers ``nodes``."""
     number = np.full(topology.num_nodes, -1, np.int64)
     number[nodes] = np.arange(len(nodes))
+    place, parallel = _parallel_links(topology)
+    # Each of a few parallel cables needs a path of its own.
+    paths_per_pair = max(paths_per_pair, min(int(parallel.max(initial=1)), MOST_PARALLEL))
     found: list[tuple[int, int, int, list[int]]] = []
     for s, origin in enumerate(nodes):
         label, parent, via, price, count = _shortest_from(
@@ -176,6 +199,8 @@ def _search(
             out_links,
             topology.link_target,
             cost,
+            place,
+            parallel,
             paths_per_pair,
             s,
         )
