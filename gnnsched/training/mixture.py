@@ -31,7 +31,7 @@ MOST_FLOWS = 3
 SMALL_SHARE = 0.2
 MIXTURES = ("default", "bcube")
 # No seed of a run, which is one number, gives the lessons of this one.
-VALIDATION_SEED = (1, 0)
+VALIDATION_SEED = (1, 1 << 20)
 
 
 @dataclass(frozen=True)

@@ -137,7 +137,7 @@ SPOILT = {
         "not a gnnsched checkpoint",
     ),
     "newer": (edited(lambda d: d.update(schema_version=SCHEMA_VERSION + 1)), DESCRIPTION, "newer"),
-    "no version": (edited(lambda d: d.pop("schema_version")), DESCRIPTION, "schema version"),
+    "no version": (edited(lambda d: d.pop("schema_version")), DESCRIPTION, "schema_version"),
     "other features": (edited(lambda d: d["features"]["node"].pop()), DESCRIPTION, "other features"),
     "features in another order": (
         edited(lambda d: d["features"]["chunk"].reverse()),
