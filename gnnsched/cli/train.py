@@ -139,22 +139,28 @@ class Train:
 
         self._make_folder()
         log = ScalarLog(self.logdir or self.output / "tensorboard", trainer.iteration)
+
+        def note(validated: dict[str, float]) -> None:
+            # The checkpoint holds the best policy so far, and that policy's metrics.
+            nonlocal best, metrics
+            if trainer.best < best or not metrics:
+                best, metrics = trainer.best, validated
+
         with _interrupts() as interrupts, Progress("training", None) as progress:
             progress.say("loading kernels")
             for scalars in trainer.run():
                 log.write(scalars, trainer.iteration)
                 validated = {key: value for key, value in scalars.items() if key.startswith("validation/")}
                 if validated:
-                    # The checkpoint holds the best policy so far, and that policy's metrics.
-                    if trainer.best < best or not metrics:
-                        best, metrics = trainer.best, validated
+                    note(validated)
                     keep()
                 progress.step(_state(trainer, scalars, metrics))
                 if interrupts:
                     break
             if trainer.iteration % trainer.config.validation_every or not metrics:
-                metrics = trainer.validate()
-                log.write(metrics, trainer.iteration)
+                validated = trainer.validate()
+                log.write(validated, trainer.iteration)
+                note(validated)
             keep()
         log.close()
         print(
