@@ -153,7 +153,7 @@ def test_a_picture_is_written_in_full_or_not_at_all(tmp_path: Path, monkeypatch:
         raise OSError("disk full")
 
     monkeypatch.setattr("gnnsched.report.plots.FigureCanvasAgg.print_png", broken)
-    with pytest.raises(OSError, match="disk full"):
+    with pytest.raises(InputError, match="disk full"):
         plot_schedule(schedule, tmp_path / "plan.png")
     assert os.listdir(tmp_path) == []
 
