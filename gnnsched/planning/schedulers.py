@@ -40,9 +40,9 @@ _DECODED: dict[str, tuple[Callable[[Instance], Scores], Decoding]] = {
     "random": (random_scores, RANDOM),
 }
 # Samples go round this many different tree packings: they are guides, and another one may guide better.
-PACKINGS = 8
+PACKINGS = 16
 UNGUIDED = ("greedy", "greedy_augmented", "random")
-# Every other round of the policy's samples keeps to chunks priced within 30 % of their packed tree (log ratio).
+# Five in eight of the policy's samples keep to chunks priced within 30 % of their packed tree (log ratio).
 GUIDE = float(np.log(1.3))
 SCHEDULERS = ("policy", *CLASSICAL, *_DECODED)
 
@@ -149,7 +149,7 @@ def schedule_with(
             instance, scores = made[packing]
             # The first sample of a rule takes the best choice each time, the others break its ties at random.
             own = replace(decoding, sample=decoding.sample or sample > 0)
-            if name == "policy" and sample // packings % 2:
+            if name == "policy" and sample % 8 >= 3:
                 own = replace(own, guide=GUIDE)
             return instance, instance.decode(scores, own, np.random.default_rng([seed, sample]))
 
