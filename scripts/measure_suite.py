@@ -1,9 +1,10 @@
 """Measures the README's tables: every scheduler on the evaluation suite, and the BCube-only policy against PS and ring.
 
-Usage: .venv/bin/python scripts/measure_suite.py [--seeds 1] [--render-only]
+Usage: .venv/bin/python scripts/measure_suite.py [--seeds 1] [--only NETWORK ...] [--render-only]
 
 Writes scripts/results/suite.json (rows, machine, seeds, command) and the tables between the markers in README.md.
-``--render-only`` makes the tables again from the JSON.
+``--only`` measures some networks again, after a change that cannot touch the others; each row keeps the commit that
+it was measured at. ``--render-only`` makes the tables again from the JSON.
 """
 
 import argparse
@@ -55,9 +56,16 @@ AIMS = {
 LARGE = ("jellyfish_30x4x4", "fat_tree_8")
 
 
-def measure(seeds: int) -> dict[str, Any]:
+def measure(seeds: int, only: Sequence[str]) -> dict[str, Any]:
     """Rows of the whole suite: all schedulers at 4 chunks per server, the front door, and the BCube-only policy."""
     networks = [load_topology(path) for path in sorted((ROOT / "topologies").glob("*.json"))]
+    kept: list[dict[str, Any]] = []
+    if only:
+        networks = [network for network in networks if network.name in only]
+        kept = [row for row in json.loads(RESULTS.read_text())["rows"] if row["topology"] not in only]
+    commit = subprocess.run(
+        ["git", "rev-parse", "--short", "HEAD"], cwd=ROOT, capture_output=True, text=True, check=False
+    ).stdout.strip()
     default = load_policy(ROOT / "checkpoints" / "default")
     bcube_only = load_policy(ROOT / "checkpoints" / "bcube_only")
     rows: list[dict[str, Any]] = []
@@ -71,20 +79,16 @@ def measure(seeds: int) -> dict[str, Any]:
             for row in evaluate(
                 [network], names, [chunks], MESSAGE_BYTES, SAMPLES, seeds, 30.0 if chunks else 10.0, policy
             ):
-                rows.append({**row.as_dict(), "label": label or row.scheduler})
+                rows.append({**row.as_dict(), "label": label or row.scheduler, "commit": commit})
                 bar.update()
     bar.close()
-    commit = subprocess.run(
-        ["git", "rev-parse", "--short", "HEAD"], cwd=ROOT, capture_output=True, text=True, check=False
-    ).stdout.strip()
     return {
         "command": f"scripts/measure_suite.py --seeds {seeds}",
-        "commit": commit,
         "machine": machine(),
         "message_bytes": MESSAGE_BYTES,
         "samples": SAMPLES,
         "seeds": seeds,
-        "rows": rows,
+        "rows": sorted(kept + rows, key=lambda row: row["topology"]),
     }
 
 
@@ -147,7 +151,7 @@ def render(results: dict[str, Any]) -> None:
     """Put the tables between their markers in the README."""
     text = README.read_text(encoding="utf-8")
     about = (
-        f"\n\nMade by `{results['command']}` at commit {results['commit']} "
+        f"\n\nMade by `{results['command']}` (commits of the rows in `scripts/results/suite.json`) "
         f"on {results['machine']['processor']}, {results['machine']['cpus']} processors; "
         f"1 GiB, {CHUNKS} chunks per server (auto: its own choice), best of {results['samples']} samples, "
         f"mean over {results['seeds']} seed(s); all schedules verified."
@@ -189,11 +193,12 @@ def check(results: dict[str, Any]) -> list[str]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--seeds", type=int, default=1)
+    parser.add_argument("--only", nargs="*", default=[], metavar="NETWORK")
     parser.add_argument("--render-only", action="store_true")
     args = parser.parse_args()
     torch.set_num_threads(1)
     if not args.render_only:
-        results = measure(args.seeds)
+        results = measure(args.seeds, args.only)
         RESULTS.parent.mkdir(exist_ok=True)
         content = json.dumps(results, indent=1) + "\n"
         write_atomically(RESULTS, lambda stream: stream.write(content.encode()))

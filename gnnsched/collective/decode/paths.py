@@ -13,7 +13,7 @@ from gnnsched.topology.validate import component_labels
 PATHS_PER_PAIR = 4
 MOST_PARALLEL = 16
 # A server keeps at most this many targets: the nearer half of them, and others spread over the rest.
-TARGETS_PER_SERVER = 16
+TARGETS_PER_SERVER = 32
 
 
 class Paths(NamedTuple):
