@@ -2,9 +2,9 @@
 
 import torch
 from torch import Tensor, nn
-from torch_geometric.nn import MessagePassing
 
 from gnnsched.models.features import EDGE_FEATURES, NODE_FEATURES, GraphBatch
+from gnnsched.models.segments import segment_max, segment_mean
 
 
 def perceptron(inputs: int, hidden: int, outputs: int) -> nn.Sequential:
@@ -12,11 +12,11 @@ def perceptron(inputs: int, hidden: int, outputs: int) -> nn.Sequential:
     return nn.Sequential(nn.Linear(inputs, hidden), nn.SiLU(), nn.Linear(hidden, outputs))
 
 
-class LinkRound(MessagePassing):
+class LinkRound(nn.Module):
     """One round: along links and against them, mean and max of messages; then edge states from their ends."""
 
     def __init__(self, width: int) -> None:
-        super().__init__(aggr=["mean", "max"], node_dim=0)
+        super().__init__()
         self.forth = perceptron(3 * width, width, width)
         self.back = perceptron(3 * width, width, width)
         self.update_node = perceptron(5 * width, width, width)
@@ -28,16 +28,13 @@ class LinkRound(MessagePassing):
         """``nodes`` (n, width), ``edges`` (m, width), ``edge_index`` (2, m); returns both, updated."""
         source, target = edge_index
         ends = torch.cat([nodes[source], nodes[target], edges], 1)
-        size = (len(nodes), len(nodes))
-        along = self.propagate(edge_index, content=self.forth(ends), size=size)
-        against = self.propagate(edge_index.flip(0), content=self.back(ends), size=size)
-        nodes = self.node_norm(nodes + self.update_node(torch.cat([nodes, along, against], 1)))
+        gathered = [nodes]
+        for messages, receiver in ((self.forth(ends), target), (self.back(ends), source)):
+            gathered.append(segment_mean(messages, receiver, len(nodes)))
+            gathered.append(segment_max(messages, receiver, len(nodes)))
+        nodes = self.node_norm(nodes + self.update_node(torch.cat(gathered, 1)))
         ends = torch.cat([nodes[source], nodes[target], edges], 1)
         return nodes, self.edge_norm(edges + self.update_edge(ends))
-
-    def message(self, content: Tensor) -> Tensor:
-        """Messages are made per edge before aggregation."""
-        return content
 
 
 class Encoder(nn.Module):

@@ -5,7 +5,6 @@ from dataclasses import asdict, dataclass
 import numpy as np
 import torch
 from torch import Tensor, nn
-from torch_geometric.utils import scatter
 
 from gnnsched.collective.decode.choice import Scores
 from gnnsched.collective.decode.decoder import Instance
@@ -14,7 +13,7 @@ from gnnsched.collective.decode.problem import CHUNK_FEATURES, NEARNESS_HEADS
 from gnnsched.collective.decode.problem import PATH_FEATURES as EVENT_FEATURES
 from gnnsched.models.encoder import Encoder, perceptron
 from gnnsched.models.features import PAIR_FEATURES, PATH_FEATURES, GraphBatch, graph_of
-from gnnsched.models.segments import segment_log_softmax
+from gnnsched.models.segments import segment_log_softmax, segment_max, segment_mean
 from gnnsched.topology import InputError
 
 
@@ -80,8 +79,8 @@ class Policy(nn.Module):
             [
                 nodes[batch.path_source],
                 nodes[batch.path_target],
-                scatter(hops, batch.hop_path, 0, count, reduce="mean"),
-                scatter(hops, batch.hop_path, 0, count, reduce="max"),
+                segment_mean(hops, batch.hop_path, count),
+                segment_max(hops, batch.hop_path, count),
                 batch.paths,
             ],
             1,

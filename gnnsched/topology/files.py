@@ -44,7 +44,9 @@ def write_atomically(path: str | os.PathLike[str], write: Callable[[BinaryIO], o
         os.replace(temporary, target)
     except OSError as error:
         os.unlink(temporary)
-        raise InputError(f"{target}: cannot be written ({error.strerror or error}); make room there") from None
+        raise InputError(
+            f"{target}: cannot be written ({error.strerror or error}); make room there"
+        ) from None
     except BaseException:
         if os.path.exists(temporary):
             os.unlink(temporary)

@@ -197,7 +197,7 @@ def _tails(source: Ints, duration: Floats, parent: Ints, tail: Floats) -> None:
             at = source[parent[at]]
 
 
-@njit(cache=True)
+@njit(cache=True, nogil=True)
 def _pack(
     source: Ints,
     target: Ints,

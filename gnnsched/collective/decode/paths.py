@@ -12,8 +12,9 @@ from gnnsched.topology.validate import component_labels
 
 PATHS_PER_PAIR = 4
 MOST_PARALLEL = 16
-# A server keeps at most this many targets: the nearer half of them, and others spread over the rest.
-TARGETS_PER_SERVER = 32
+# A server keeps a third of the servers as targets, within these limits: the nearer half of them, and others
+# spread over the rest.
+FEWEST_TARGETS, MOST_TARGETS = 16, 32
 
 
 class Paths(NamedTuple):
@@ -146,7 +147,7 @@ def _strongly_connected(count: int, source: list[int], target: list[int]) -> boo
 
 
 def candidate_paths(
-    topology: Topology, paths_per_pair: int = PATHS_PER_PAIR, targets_per_server: int = TARGETS_PER_SERVER
+    topology: Topology, paths_per_pair: int = PATHS_PER_PAIR, targets_per_server: int | None = None
 ) -> Paths:
     """Up to ``paths_per_pair`` cheapest switch-only paths from each server to each target it keeps.
 
@@ -165,7 +166,8 @@ def candidate_paths(
     for nodes in (topology.participants, relays):
         if not np.isin(topology.participants, nodes).all():
             break
-        for most in (targets_per_server, len(nodes)):
+        usual = min(MOST_TARGETS, max(FEWEST_TARGETS, len(nodes) // 3))
+        for most in (targets_per_server or usual, len(nodes)):
             found = _search(topology, nodes, out_start, order, cost, paths_per_pair, most)
             sources, targets = [f[2] for f in found], [f[0] for f in found]
             if len(nodes) == 1 or _strongly_connected(len(nodes), sources, targets):
