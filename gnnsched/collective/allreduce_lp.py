@@ -46,7 +46,7 @@ def allreduce_lp_bound(
     if unbalanced is not None:
         return None, f"switch {topology.node_ids[unbalanced]!r} takes in another capacity than it gives out"
     if time_limit <= 0:
-        return None, "no time was given for it"
+        return None, f"not solved within {time_limit:g} s"
     rs_ag = rs_ag_bound(topology, message_bytes) if rs_ag_s is None else rs_ag_s
     program = _Program(topology)
     while True:

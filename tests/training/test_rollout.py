@@ -9,9 +9,11 @@ from hypothesis import strategies as st
 from lessons import triangle, two_servers
 
 from gnnsched.collective.decode.choice import Scores
-from gnnsched.collective.decode.decoder import Decoding
+from gnnsched.collective.decode.decoder import Decoding, Instance
 from gnnsched.collective.decode.learn import CHOICE_CLIPPED, CHOICES, PICK_CLIPPED, PICKS
-from gnnsched.collective.decode.presets import linear_scores, random_scores
+from gnnsched.collective.decode.linear import PRIOR_CHUNK, PRIOR_PATH
+from gnnsched.collective.decode.presets import constant_scores, random_scores
+from gnnsched.collective.decode.problem import CHUNK_FEATURES
 from gnnsched.topology.generators import dgx
 from gnnsched.training.mixture import Lesson, Mixture
 from gnnsched.training.rollout import LevelWeights, Rollouts, advantages, collect, gradient
@@ -25,8 +27,15 @@ def lesson_on(network: str = "dgx") -> Lesson:
     return Mixture([topology], 0, flow_share=0.0).lesson(0)
 
 
+def prior_scores(instance: Instance) -> Scores:
+    """The prior, not the tuned weights: its samples differ from one another whatever the tuning."""
+    split = len(CHUNK_FEATURES)
+    path, chunk = np.array(PRIOR_PATH), np.array(PRIOR_CHUNK)
+    return constant_scores(instance, path, chunk[:split], chunk[split:])
+
+
 def rolled(lesson: Lesson, count: int = 3, seed: int = 0) -> tuple[Rollouts, Scores]:
-    scores = linear_scores(lesson.instance)
+    scores = prior_scores(lesson.instance)
     return collect(lesson, scores, Decoding(), count, np.random.default_rng(seed)), scores
 
 
@@ -182,7 +191,7 @@ def test_entropy_bonus_makes_choices_more_even() -> None:
     """At equal scores entropy is largest already: its gradient vanishes there; elsewhere it does not."""
     lesson = lesson_on("triangle")
     only_entropy = LevelWeights(pick_entropy=1.0, choice_entropy=1.0)
-    for make, flat in ((random_scores, True), (linear_scores, False)):
+    for make, flat in ((random_scores, True), (prior_scores, False)):
         scores = make(lesson.instance)
         rollouts = as_advantage(collect(lesson, scores, Decoding(), 2, np.random.default_rng(0)), 0.0)
         made, _ = gradient(rollouts, scores, Decoding(), True, 0.2, only_entropy)
