@@ -177,7 +177,7 @@ def check(results: dict[str, Any]) -> list[str]:
             for label, most in zip(("policy", "auto"), aim):
                 if labels[label]["best_ratio"] > most:
                     short.append(f"{label} on {name}: {labels[label]['best_ratio']:.4f}, above {most}")
-            if labels["auto"]["plan_s"] > 10.5:
+            if labels["auto"]["plan_s"] > 10.0:
                 short.append(f"auto on {name}: planned for {labels['auto']['plan_s']:.1f} s")
         for label, rivals in (("policy", RIVALS), ("policy, BCube only", RIVALS[:3])):
             if aim is None or (label != "policy" and family not in ("dcell", "jellyfish")):
