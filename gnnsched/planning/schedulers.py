@@ -115,8 +115,9 @@ def schedule_with(
 ) -> Sampled:
     """Plan with the scheduler ``name`` alone, at one chunk count, keeping the best of ``samples`` samples.
 
-    Classical algorithms have one sample. ``policy`` is needed for "policy". No new sample is begun after
-    ``deadline`` (time.monotonic seconds). Raises InputError for an unknown name and bad numbers.
+    Classical algorithms have one sample. ``policy`` is needed for "policy". No new sample is begun that would
+    end after ``deadline`` (time.monotonic seconds), going by the longest so far. Raises InputError for an unknown
+    name and bad numbers.
     """
     if name not in SCHEDULERS:
         raise InputError(f"scheduler {name!r}: unknown; choose one of {', '.join(SCHEDULERS)}")
@@ -137,10 +138,13 @@ def schedule_with(
 
         # Instance and scores per tree packing, made by the first sample that needs them.
         made: dict[int, tuple[Instance, Scores]] = {}
+        longest = [0.0]
 
         def drawn(sample: int) -> tuple[Instance, Episode] | None:
             packing = sample % packings
-            if sample > 0 and (time.monotonic() > deadline or (sample >= packings and packing not in made)):
+            begin = time.monotonic()
+            # A sample that takes as long as the longest so far must end in time.
+            if sample > 0 and (begin + longest[0] > deadline or (sample >= packings and packing not in made)):
                 return None
             if sample < packings:
                 own_seed = seed * PACKINGS + packing
@@ -151,7 +155,9 @@ def schedule_with(
             own = replace(decoding, sample=decoding.sample or sample > 0)
             if name == "policy" and sample % 8 >= 3:
                 own = replace(own, guide=GUIDE)
-            return instance, instance.decode(scores, own, np.random.default_rng([seed, sample]))
+            episode = instance.decode(scores, own, np.random.default_rng([seed, sample]))
+            longest[0] = max(longest[0], time.monotonic() - begin)
+            return instance, episode
 
         best: tuple[Instance, Episode] | None = None
         found: list[float] = []
