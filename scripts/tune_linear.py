@@ -28,6 +28,8 @@ from gnnsched.training.rollout import LevelWeights, collect, gradient
 
 # Lessons a step, rollouts a lesson, different lessons, lessons to validate on.
 LESSONS, ROLLOUTS, POOL, VALIDATION = 12, 8, 1024, 48
+# How far an event's credit reaches, in usual makespans.
+HORIZON = 0.3
 # First step size of Adam, and how slowly the kept weights follow.
 STEP, AVERAGING = 0.03, 0.98
 # Where the concatenated weights are cut: path features, chunk features, the latter's change with progress.
@@ -75,7 +77,7 @@ def main() -> None:
         for index in rng.integers(POOL, size=LESSONS):
             lesson = mixture.lesson(int(index))
             own = scores_of(lesson, weights)
-            rollouts = collect(lesson, own, Decoding(), ROLLOUTS, rng)
+            rollouts = collect(lesson, own, Decoding(), ROLLOUTS, rng, HORIZON)
             parts, _ = gradient(rollouts, own, Decoding(), True, 0.2, LevelWeights())
             total += (
                 np.concatenate([parts.path.sum(0), parts.chunk.sum(0), parts.chunk_progress.sum(0)]) / LESSONS

@@ -1,4 +1,4 @@
-"""``gnnsched train``: hierarchical PPO on a mixture of networks, with checkpoints and TensorBoard scalars."""
+"""``gnnsched train``: hierarchical PPO on a mixture of networks, with checkpoints and a TensorBoard log."""
 
 import signal
 from collections.abc import Iterator
@@ -118,7 +118,7 @@ class Train:
         return dict(before.get("metrics", {}))
 
     def _train(self, trainer: "Trainer", training_set: dict[str, Any], metrics: dict[str, float]) -> int:
-        from gnnsched.report.scalars import ScalarLog
+        from gnnsched.report.training_log import TrainingLog
         from gnnsched.training.checkpoint import save_checkpoint
         from gnnsched.training.machine import machine
 
@@ -138,7 +138,7 @@ class Train:
             trainer.save(self.output)
 
         self._make_folder()
-        log = ScalarLog(self.logdir or self.output / "tensorboard", trainer.iteration)
+        log = TrainingLog(self.logdir or self.output / "tensorboard", trainer.iteration)
 
         def note(validated: dict[str, float]) -> None:
             # The checkpoint holds the best policy so far, and that policy's metrics.
@@ -154,6 +154,7 @@ class Train:
                 if validated:
                     note(validated)
                     keep()
+                    log.picture(trainer.average, trainer.validation_lessons(), trainer.iteration)
                 progress.step(_state(trainer, scalars, metrics))
                 if interrupts:
                     break
@@ -161,7 +162,9 @@ class Train:
                 validated = trainer.validate()
                 log.write(validated, trainer.iteration)
                 note(validated)
+                log.picture(trainer.average, trainer.validation_lessons(), trainer.iteration)
             keep()
+            log.embeddings(trainer.best_policy(), trainer.validation_lessons())
         log.close()
         print(
             f"{'interrupted: ' if interrupts else ''}trained for {trainer.elapsed / 60:.1f} minutes, "

@@ -130,7 +130,7 @@ class AllReduceEnv(gymnasium.Env[Observation, NDArray[np.int64]]):
             self.instance.participants,
             self.instance.participants[:, None] | packed,
             self.instance.chunk_bytes,
-            window * float(paths.latency.max()),
+            self.instance.decision_window(window),
             floor,
             1e-10 * self.instance.time_scale,
         )

@@ -10,7 +10,7 @@ from matplotlib.cm import ScalarMappable
 from matplotlib.collections import LineCollection
 from matplotlib.colors import Normalize
 from matplotlib.figure import Figure
-from matplotlib.patches import FancyArrowPatch, Patch
+from matplotlib.patches import FancyArrowPatch, Patch, StepPatch
 from numpy.typing import NDArray
 
 from gnnsched.collective.schedule import BROADCAST, PHASES, REDUCE, Schedule
@@ -110,7 +110,9 @@ def draw_occupancy(axes: Axes, schedule: Schedule, result: SimulationResult) -> 
         axes.axhspan(track, track + 0.8, color="#f2f2f2", lw=0)
         for phase, colour in PHASE_COLOURS.items():
             top = floor - 0.8 * use[phase]
-            axes.stairs(top, edges * scale, baseline=floor, fill=True, color=colour, lw=0)
+            # Axes.stairs would look for the limits, which are known, in every step: seconds for a whole picture.
+            steps = StepPatch(top, edges * scale, baseline=floor, fill=True, color=colour, lw=0)  # type: ignore[arg-type]
+            axes.add_artist(steps)
             floor = top
         share = result.link_busy_s[link] / result.makespan
         axes.annotate(

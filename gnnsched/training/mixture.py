@@ -1,34 +1,48 @@
-"""What the policy is trained on: seeded draws of small networks, chunk counts and in-flight flows.
+"""What the policy is trained on: seeded draws of small networks, message sizes, chunk counts and in-flight flows.
 
-The evaluation suite's networks stay out, small BCubes aside. The default mixture draws BCubes, DGX-like networks of
-other sizes than the suite's, and random ones: direct links, switch trees, fast groups on a slow fabric. No DCell,
-Jellyfish, fat-tree, torus, leaf-spine, dumbbell, star or hub is among them.
+The evaluation suite's networks stay out, small BCubes aside. The default mixture draws from some of its families
+in other sizes (DCell(3,1), small random regular, DGX-like, leaf-spine and dumbbell networks) and random networks:
+direct links, switch trees, fast groups on a slow fabric. No fat-tree, torus, star or hub is among them.
 """
 
+import re
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
 import numpy as np
 
 from gnnsched.collective.all_gather_bound import all_gather_bound
-from gnnsched.collective.decode.decoder import Instance
+from gnnsched.collective.decode.decoder import GUIDE, Decoding, Instance
 from gnnsched.collective.decode.paths import Paths, candidate_paths
 from gnnsched.collective.decode.problem import NO_FLOWS
 from gnnsched.envs.flows import draw_flows
 from gnnsched.models.features import GraphBatch, graph_of
 from gnnsched.topology import InputError, Topology
-from gnnsched.topology.generators import bcube, dgx, random_heterogeneous
+from gnnsched.topology.generators import (
+    DEFAULT_BANDWIDTH,
+    bcube,
+    dcell,
+    dgx,
+    dumbbell,
+    jellyfish,
+    leaf_spine,
+    random_heterogeneous,
+)
+from gnnsched.training.credit import Cuts, find_cuts
 
 MESSAGE_BYTES = float(2**30)
 CHUNKS_PER_SERVER = (1, 2, 4, 8)
-# Small episodes: what is learnt on them carries over, and more of them fit in the time.
-MOST_SERVERS = 10
-MOST_CHUNKS = 40
-MOST_FLOWS = 3
-# Part of the lessons without flows whose message is small enough (1 to 256 MiB) for latency to count.
-SMALL_SHARE = 0.2
+MOST_SERVERS = 12
+MOST_CHUNKS = 48
+MOST_FLOWS = 4
+# Part of the lessons whose message is so small (16 KiB to 64 MiB) that latency counts.
+SMALL_SHARE = 0.35
+# Part of the lessons that are decoded near the packed trees, as part of a plan's samples are.
+GUIDED_SHARE = 0.4
+# Shares of the default mixture: BCube, DCell, random regular, DGX-like, leaf-spine, dumbbell, heterogeneous.
+_SHARES = (0.12, 0.04, 0.14, 0.2, 0.1, 0.08, 0.32)
 MIXTURES = ("default", "bcube")
 # No seed of a run, which is one number, gives the lessons of this one.
 VALIDATION_SEED = (1, 1 << 20)
@@ -36,25 +50,63 @@ VALIDATION_SEED = (1, 1 << 20)
 
 @dataclass(frozen=True)
 class Lesson:
-    """An instance to train on, with the all-gather bound (s) of its network free of flows."""
+    """An instance to train on, with the all-gather bound (s) of its network free of flows, and how to decode it."""
 
     instance: Instance
     bound: float
+    decoding: Decoding = field(default_factory=Decoding)
+
+    @property
+    def family(self) -> str:
+        """Name of the network's family: its name up to the first number."""
+        return re.split(r"_?\d", self.instance.topology.name)[0]
+
+    @property
+    def case(self) -> str:
+        """What is special of the lesson: "flows", "small" for a small message, or "plain"."""
+        if len(self.instance.problem.flow_rate):
+            return "flows"
+        return (
+            "small" if self.instance.chunk_bytes * len(self.instance.roots) < MESSAGE_BYTES / 8 else "plain"
+        )
+
+    @cached_property
+    def cuts(self) -> Cuts:
+        return find_cuts(self.instance.topology, self.instance.paths)
 
     @cached_property
     def graph(self) -> GraphBatch:
         return graph_of(self.instance)
 
 
+def _speed(rng: np.random.Generator, factors: Sequence[float]) -> float:
+    """One of the factors times the generators' usual bandwidth (bytes/s)."""
+    return DEFAULT_BANDWIDTH * float(rng.choice(factors))
+
+
 def _default_network(rng: np.random.Generator) -> Topology:
-    kind = rng.random()
-    if kind < 0.15:
-        ports, levels = ((2, 1), (3, 1), (4, 1), (2, 2), (4, 0), (6, 0))[rng.integers(6)]
-        return bcube(ports, levels)
-    if kind < 0.4:
+    """A small network: none of them, small BCubes aside, is in the evaluation suite."""
+    kind = rng.choice(len(_SHARES), p=_SHARES)
+    if kind == 0:
+        return bcube(*((2, 1), (3, 1), (4, 1), (2, 2), (4, 0), (6, 0))[rng.integers(6)])
+    if kind == 1:
+        return dcell(3, 1)
+    if kind == 2:
+        switches, servers = int(rng.integers(4, 8)), int(rng.integers(1, 3))
+        ports = 2 if switches % 2 else int(rng.integers(2, 4))
+        return jellyfish(switches, ports, servers, rng, network_bandwidth=_speed(rng, (0.5, 1.0, 1.0, 2.0)))
+    if kind == 3:
         rail = float(rng.choice([12.5e9, 25e9, 50e9]))
-        nodes, gpus = int(rng.integers(2, 4)), int(rng.integers(2, 5))
+        nodes, gpus = ((2, 2), (2, 3), (2, 4), (3, 2), (3, 3), (3, 4), (4, 2), (2, 5), (2, 6))[
+            rng.integers(9)
+        ]
         return dgx(nodes, gpus, rail * float(rng.choice([2, 3, 6, 12, 18])), rail)
+    if kind == 4:
+        leaves, servers = int(rng.integers(2, 5)), int(rng.integers(2, 4))
+        spines = int(rng.integers(1, 3))
+        return leaf_spine(leaves, servers, spines, uplink_bandwidth=_speed(rng, (0.25, 0.5, 1.0, 2.0)))
+    if kind == 5:
+        return dumbbell(int(rng.integers(2, 7)), _speed(rng, (0.5, 1.0, 2.0, 4.0)))
     return random_heterogeneous(rng, max_servers=MOST_SERVERS)
 
 
@@ -113,15 +165,16 @@ class Mixture:
         paths, bound = self._paths[key], self._bounds[key]
         fitting = [q for q in CHUNKS_PER_SERVER if q * len(topology.participants) <= MOST_CHUNKS] or [1]
         chunks_per_server = int(rng.choice(fitting))
+        message = MESSAGE_BYTES
+        if rng.random() < SMALL_SHARE:
+            message = 2.0 ** float(rng.uniform(14.0, 26.0))
+        bound *= message / MESSAGE_BYTES
         flows = NO_FLOWS
         if rng.random() < self._flow_share and paths.num_paths:
             flows = draw_flows(topology, paths, MOST_FLOWS, bound, rng)
-        shrunk = 1.0
-        if rng.random() < SMALL_SHARE and flows is NO_FLOWS:
-            shrunk = 2.0 ** -float(rng.uniform(2.0, 10.0))
         packing_seed = int(rng.integers(2**31))
-        message = MESSAGE_BYTES * shrunk
         instance = Instance(topology, message, chunks_per_server, packing_seed, paths, flows)
-        lesson = Lesson(instance, bound * shrunk)
+        guide = GUIDE if rng.random() < GUIDED_SHARE else np.inf
+        lesson = Lesson(instance, bound, Decoding(guide=guide))
         self._cache[index] = lesson
         return lesson

@@ -14,23 +14,25 @@ import torch
 from safetensors.torch import load, save
 from torch import nn
 
-from gnnsched.collective.decode.decoder import Decoding
 from gnnsched.collective.decode.learn import (
     CHOICE_CLIPPED,
     CHOICE_ENTROPY_SUM,
     CHOICE_KL,
+    CHOICE_SURROGATE,
     CHOICES,
     PICK_CLIPPED,
     PICK_ENTROPY_SUM,
     PICK_KL,
+    PICK_SURROGATE,
     PICKS,
+    STATISTICS,
 )
 from gnnsched.models.features import join
 from gnnsched.models.policy import Policy, PolicyConfig, join_gradients, on_device, split_scores
 from gnnsched.topology.errors import InputError
 from gnnsched.topology.files import read_bytes, write_atomically
 from gnnsched.training.mixture import Lesson, Mixture
-from gnnsched.training.rollout import LevelWeights, collect, gradient
+from gnnsched.training.rollout import LevelWeights, collect, explained_variance, gradient
 
 STATE = "trainer.safetensors"
 PROGRESS = "trainer.json"
@@ -55,6 +57,7 @@ class TrainConfig:
     epochs: int = 2
     learning_rate: float = 1e-3
     base_learning_rate: float = 1e-2
+    horizon: float = 0.3
     clip: float = 0.2
     gradient_clip: float = 1.0
     pick_entropy: float = 1e-3
@@ -62,8 +65,8 @@ class TrainConfig:
     averaging: float = 0.99
     alternate: int = 0
     pool: int = 1024
-    validation_lessons: int = 48
-    validation_every: int = 100
+    validation_lessons: int = 96
+    validation_every: int = 50
 
 
 class Trainer:
@@ -96,7 +99,6 @@ class Trainer:
                 {"params": base, "lr": config.base_learning_rate, "peak": config.base_learning_rate},
             ]
         )
-        self.decoding = Decoding()
         self.iteration = 0
         self.elapsed = 0.0
         self.steps = 0
@@ -152,7 +154,7 @@ class Trainer:
         for group in self.optimizer.param_groups:
             group["lr"] = group["peak"] * rate
         rollouts = []
-        statistic = np.zeros(8)
+        statistic = np.zeros(STATISTICS)
         weights = self.level_weights()
         norm = 0.0
         for epoch in range(config.epochs):
@@ -160,11 +162,11 @@ class Trainer:
             scores = split_scores(output, batch, instances)
             if epoch == 0:
                 rollouts = [
-                    collect(lesson, own, self.decoding, config.rollouts, rng)
+                    collect(lesson, own, lesson.decoding, config.rollouts, rng, config.horizon)
                     for lesson, own in zip(lessons, scores)
                 ]
             results = [
-                gradient(r, own, self.decoding, epoch == 0, config.clip, weights)
+                gradient(r, own, r.lesson.decoding, epoch == 0, config.clip, weights)
                 for r, own in zip(rollouts, scores)
             ]
             statistic = np.sum([s for _, s in results], 0)
@@ -193,9 +195,12 @@ class Trainer:
             "rollout/ratio_mean": float(np.mean([r.ratio.mean() for r in rollouts])),
             "rollout/ratio_best": float(np.mean([r.ratio.min() for r in rollouts])),
             "rollout/spread": float(np.mean([r.ratio.std() for r in rollouts])),
+            "rollout/explained_variance": explained_variance(rollouts),
+            "low_level/loss": -statistic[PICK_SURROGATE] / picks,
             "low_level/approx_kl": statistic[PICK_KL] / picks,
             "low_level/clipfrac": statistic[PICK_CLIPPED] / picks,
             "low_level/entropy": statistic[PICK_ENTROPY_SUM] / picks,
+            "high_level/loss": -statistic[CHOICE_SURROGATE] / choices,
             "high_level/approx_kl": statistic[CHOICE_KL] / choices,
             "high_level/clipfrac": statistic[CHOICE_CLIPPED] / choices,
             "high_level/entropy": statistic[CHOICE_ENTROPY_SUM] / choices,
@@ -218,16 +223,25 @@ class Trainer:
         rng = np.random.default_rng([self.config.seed, 11])
         mean, best = [], []
         for lesson, own in zip(lessons, scores):
-            ratio = [
-                lesson.instance.decode(own, self.decoding, rng).makespan / lesson.bound for _ in range(4)
+            logs = [
+                np.log(lesson.instance.decode(own, lesson.decoding, rng).makespan / lesson.bound)
+                for _ in range(4)
             ]
-            mean.append(np.mean(ratio))
-            best.append(np.min(ratio))
-        score = float(np.mean(mean) + np.mean(best)) / 2.0
+            mean.append(np.mean(logs))
+            best.append(np.min(logs))
+        score = float(np.exp(np.mean(mean + best)))
         if score < self.best:
             self.best = score
             self.best_weights = copy.deepcopy(self.average.state_dict())
-        return {"validation/ratio_mean": float(np.mean(mean)), "validation/ratio_best": float(np.mean(best))}
+        groups: dict[str, list[float]] = {}
+        for lesson, value in zip(lessons, mean):
+            groups.setdefault(f"validation_family/{lesson.family}", []).append(value)
+            groups.setdefault(f"validation_case/{lesson.case}", []).append(value)
+        return {
+            "validation/ratio_mean": float(np.exp(np.mean(mean))),
+            "validation/ratio_best": float(np.exp(np.mean(best))),
+            **{name: float(np.exp(np.mean(values))) for name, values in groups.items()},
+        }
 
     def best_policy(self) -> Policy:
         """The policy of the best validation so far, or the running average before the first one."""

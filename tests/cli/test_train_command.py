@@ -78,9 +78,34 @@ def test_scalars_of_both_levels_are_logged(network: Path, tmp_path: Path) -> Non
     events.Reload()
     names = events.Tags()["scalars"]
     for level in ("low_level", "high_level"):
-        assert {f"{level}/entropy", f"{level}/approx_kl", f"{level}/clipfrac"} <= set(names)
-    assert "validation/ratio_mean" in names
+        assert {f"{level}/{of}" for of in ("loss", "entropy", "approx_kl", "clipfrac")} <= set(names)
+    assert {
+        "rollout/explained_variance",
+        "update/learning_rate",
+        "time/steps_per_second",
+        "validation/ratio_mean",
+        "validation_family/bcube",
+    } <= set(names)
     assert events.Scalars("rollout/ratio_mean")[0].step == 1
+
+
+def test_a_plan_is_pictured_at_each_validation_and_the_nodes_are_embedded(
+    network: Path, tmp_path: Path
+) -> None:
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    out = tmp_path / "run"
+    assert train(network, "--minutes", SHORT, "-o", out) == 0
+    events = EventAccumulator(str(out / "tensorboard"), size_guidance={"images": 0})
+    events.Reload()
+    pictures = events.Images("validation/schedule")
+    validations = events.Scalars("validation/ratio_mean")
+    assert [picture.step for picture in pictures] == [scalar.step for scalar in validations]
+    assert pictures[0].encoded_image_string.startswith(b"\x89PNG")
+    embedded = out / "tensorboard" / "embeddings"
+    assert "tensor_path" in (embedded / "projector_config.pbtxt").read_text()
+    rows = next(embedded.glob("*/server/metadata.tsv")).read_text().splitlines()
+    assert [row.split("\t")[0] for row in rows[1:]] == ["bcube_2_1"] * 4
 
 
 def test_resume_goes_on_and_refuses_another_run(network: Path, tmp_path: Path, capsys: Captured) -> None:

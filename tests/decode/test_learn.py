@@ -132,6 +132,20 @@ def test_acting_and_evaluating_agree(seed: int, decoding: Decoding) -> None:
     assert (tape.new_choice <= 1e-12).all()
 
 
+@pytest.mark.parametrize("seed", range(6))
+def test_moments_of_events_are_those_of_the_plain_loop(seed: int) -> None:
+    instance, env, _, episode, _ = case(seed, PLAIN)
+    tape = episode.tape
+    assert len(tape.event_time) == episode.events
+    assert tape.event_time[0] == 0.0
+    moments = {}
+    for _ in decisions(instance, env, episode):
+        moments[env.loop.event] = env.loop.now
+    assert len(moments) > 1
+    for event, moment in moments.items():
+        assert tape.event_time[event - 1] == pytest.approx(moment, rel=1e-9, abs=1e-15)
+
+
 @pytest.mark.parametrize("seed", range(4))
 @pytest.mark.parametrize("decoding", [PLAIN, AUGMENTED, Decoding(guide=0.5)])
 def test_first_epoch_gradient_is_that_of_finite_differences(seed: int, decoding: Decoding) -> None:

@@ -9,18 +9,35 @@ from gnnsched.collective.all_gather_bound import all_gather_bound
 from gnnsched.collective.decode.packing import Trees, pack_trees
 from gnnsched.collective.decode.paths import Paths, candidate_paths
 from gnnsched.topology import Topology
-from gnnsched.topology.generators import bcube, dcell, dgx, jellyfish, random_heterogeneous, star, torus
+from gnnsched.topology.generators import (
+    bcube,
+    dcell,
+    dgx,
+    jellyfish,
+    leaf_spine,
+    random_heterogeneous,
+    star,
+    torus,
+)
 
 CHUNK = 1e6
 
 
 def packed(
-    topology: Topology, per_server: int = 2, seed: int = 0
+    topology: Topology, per_server: int = 2, seed: int = 0, chunk: float = CHUNK
 ) -> tuple[Paths, np.ndarray, np.ndarray, Trees]:
     paths = candidate_paths(topology)
     needs = topology.is_participant[paths.nodes]
     roots = np.repeat(np.flatnonzero(needs), per_server).astype(np.int32)
-    trees = pack_trees(paths, topology.bandwidth, CHUNK, needs, roots, np.random.default_rng(seed))
+    trees = pack_trees(
+        paths,
+        topology.bandwidth,
+        chunk,
+        needs,
+        roots,
+        np.zeros(topology.num_links),
+        np.random.default_rng(seed),
+    )
     return paths, needs, roots, trees
 
 
@@ -98,6 +115,52 @@ def test_packing_is_decided_by_its_seed() -> None:
     first, again, other = (packed(bcube(3, 1), 2, seed)[3] for seed in (1, 1, 2))
     np.testing.assert_array_equal(first.path, again.path)
     assert not np.array_equal(first.path, other.path)
+
+
+def hops(paths: Paths, roots: np.ndarray, trees: Trees) -> np.ndarray:
+    """Transfers (C, S) from the root to each server."""
+    result = np.zeros(trees.path.shape, np.int64)
+    for c, root in enumerate(roots.tolist()):
+        for d in range(paths.num_servers):
+            at = d
+            while at != root:
+                result[c, d] += 1
+                at = int(paths.source[trees.path[c, at]])
+    return result
+
+
+@pytest.mark.parametrize(
+    "topology", [star([50e9] * 8), jellyfish(10, 3, 2, 0), leaf_spine(3, 4, 2)], ids=lambda t: t.name
+)
+def test_small_messages_get_shallow_trees(topology: Topology) -> None:
+    """Where latency is most of a transfer, chains give way to direct paths; on a star to those alone."""
+    depth = {}
+    for chunk in (1e2, 1e9):
+        paths, _, roots, trees = packed(topology, 1, chunk=chunk)
+        depth[chunk] = hops(paths, roots, trees)
+    assert depth[1e2].max(1).mean() < depth[1e9].max(1).mean()
+    assert depth[1e2].mean() < depth[1e9].mean()
+    if topology.name.startswith("star"):
+        assert depth[1e2].max() == 1
+
+
+def test_others_work_is_got_out_of_the_way() -> None:
+    """Two equal cables, one of them taken for long: the trees keep to the other, and the load tells both."""
+    topology = Topology.from_arrays(
+        "pair", ["a", "b"], [False] * 2, [0, 0, 1, 1], [1, 1, 0, 0], [1e9] * 4, [0.0] * 4
+    )
+    paths = candidate_paths(topology)
+    roots = np.repeat(np.arange(2), 8).astype(np.int32)
+    loads = []
+    for taken in (0.0, 1.0):
+        others = np.array([taken, 0.0, taken, 0.0])
+        trees = pack_trees(
+            paths, topology.bandwidth, CHUNK, np.ones(2, bool), roots, others, np.random.default_rng(0)
+        )
+        loads.append(trees.load)
+    work = CHUNK / 1e9
+    np.testing.assert_allclose(loads[0], 4 * work)
+    np.testing.assert_allclose(loads[1], [1.0, 8 * work, 1.0, 8 * work])
 
 
 def test_a_slow_detour_is_left_alone() -> None:

@@ -1,7 +1,16 @@
-"""Small networks to learn on, with a known optimum."""
+"""Small networks to learn on, with a known optimum, and lessons on given networks."""
 
+import numpy as np
+
+from gnnsched.collective.all_gather_bound import all_gather_bound
+from gnnsched.collective.decode.choice import Scores
+from gnnsched.collective.decode.decoder import Instance
+from gnnsched.collective.decode.linear import PRIOR_CHUNK, PRIOR_PATH
+from gnnsched.collective.decode.presets import constant_scores
+from gnnsched.collective.decode.problem import CHUNK_FEATURES
 from gnnsched.topology import Topology
 from gnnsched.topology.builder import NetworkBuilder
+from gnnsched.training.mixture import MESSAGE_BYTES, Lesson
 
 
 def triangle() -> Topology:
@@ -24,3 +33,16 @@ def two_servers() -> Topology:
     builder = NetworkBuilder("two", "test")
     builder.cable(builder.server("a"), builder.server("b"), 1e9, 0.0)
     return builder.build()
+
+
+def lesson_of(topology: Topology, chunks_per_server: int = 2) -> Lesson:
+    """A lesson without flows."""
+    instance = Instance(topology, MESSAGE_BYTES, chunks_per_server)
+    return Lesson(instance, all_gather_bound(topology, MESSAGE_BYTES))
+
+
+def prior_scores(instance: Instance) -> Scores:
+    """The prior, not the tuned weights: its samples differ from one another whatever the tuning."""
+    split = len(CHUNK_FEATURES)
+    path, chunk = np.array(PRIOR_PATH), np.array(PRIOR_CHUNK)
+    return constant_scores(instance, path, chunk[:split], chunk[split:])

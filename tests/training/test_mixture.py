@@ -20,13 +20,15 @@ from gnnsched.envs.flows import draw_flows
 from gnnsched.topology import InputError, Topology
 from gnnsched.topology.builder import NetworkBuilder
 from gnnsched.topology.formats import load_topology
-from gnnsched.topology.generators import bcube, star
+from gnnsched.topology.generators import bcube, jellyfish, leaf_spine, random_heterogeneous, star
 from gnnsched.topology.suite import suite_files
 from gnnsched.training.mixture import (
     CHUNKS_PER_SERVER,
     MESSAGE_BYTES,
     MIXTURES,
     MOST_CHUNKS,
+    MOST_FLOWS,
+    SMALL_SHARE,
     Lesson,
     Mixture,
 )
@@ -121,27 +123,56 @@ def test_default_mixture_has_no_network_of_the_suite(default_lessons: list[Lesso
             assert not alike(topology, other), (topology.name, other.name)
 
 
-def test_default_mixture_draws_many_kinds_and_of_the_suites_families_bcube_and_dgx_alone(
-    default_lessons: list[Lesson],
-) -> None:
-    names = [lesson.instance.topology.name for lesson in default_lessons]
-    for family in (
+def test_default_mixture_draws_many_kinds(default_lessons: list[Lesson]) -> None:
+    """Some families of the suite are not among them at all, and none is rare."""
+    families = [lesson.family for lesson in default_lessons]
+    assert not {"fat_tree", "torus", "hypercube", "star", "hub"} & set(families)
+    shares = {family: families.count(family) / LESSONS for family in families}
+    assert set(shares) == {
+        "bcube",
         "dcell",
         "jellyfish",
-        "fat_tree",
-        "torus",
+        "dgx",
         "leaf_spine",
         "dumbbell",
-        "hypercube",
-        "star",
-        "hub",
-    ):
-        assert not any(family in name for name in names), family
-    for kind in ("bcube", "dgx", "random_direct", "random_switched", "random_grouped"):
-        assert sum(kind in name for name in names) >= LESSONS // 40, kind
+        "random_direct",
+        "random_switched",
+        "random_grouped",
+    }
+    assert min(shares.values()) >= 0.01
+    assert max(shares.values()) <= 0.35
     sizes = {len(lesson.instance.topology.participants) for lesson in default_lessons}
     assert min(sizes) <= 4
     assert max(sizes) >= 12
+
+
+@pytest.mark.parametrize(
+    ("network", "family"),
+    [
+        (bcube(2, 1), "bcube"),
+        (leaf_spine(3, 2, 1), "leaf_spine"),
+        (jellyfish(6, 3, 1, 0), "jellyfish"),
+        (random_heterogeneous(0), None),
+        (triangle(), "triangle"),
+    ],
+)
+def test_family_is_the_name_without_its_numbers(network: Topology, family: str | None) -> None:
+    found = Mixture([network], 0).lesson(0).family
+    assert found == family if family else found in ("random_direct", "random_switched", "random_grouped")
+
+
+def test_cases_are_flows_small_messages_and_the_others(default_lessons: list[Lesson]) -> None:
+    seen, count = set(), 0
+    for lesson in default_lessons:
+        message = lesson.instance.chunk_bytes * len(lesson.instance.roots)
+        flows = len(lesson.instance.problem.flow_rate) > 0
+        small = message <= 2.0**26 * (1 + 1e-12)
+        assert small or message == pytest.approx(MESSAGE_BYTES)
+        assert lesson.case == ("flows" if flows else "small" if small else "plain")
+        seen.add((lesson.case, small))
+        count += small
+    assert seen == {("flows", True), ("flows", False), ("small", True), ("plain", False)}
+    assert abs(count / LESSONS - SMALL_SHARE) < 0.12
 
 
 def test_bcube_mixture_has_the_three_small_ones_alone() -> None:
@@ -212,7 +243,7 @@ def test_flows_stay_within_the_bandwidth(default_lessons: list[Lesson]) -> None:
         problem, topology = lesson.instance.problem, lesson.instance.topology
         flows = len(problem.flow_rate)
         some += flows > 0
-        assert flows <= 3
+        assert flows <= MOST_FLOWS
         taken = np.zeros(topology.num_links)
         for f in range(flows):
             own = problem.flow_links[problem.flow_start[f] : problem.flow_start[f + 1]]

@@ -1,78 +1,48 @@
-"""Rollouts: advantages without NaN, and the gradient of the clipped surrogate in closed form."""
+"""Rollouts: one advantage per event, and the gradient of the clipped surrogate in closed form."""
 
 import dataclasses
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
-from lessons import triangle, two_servers
+from lessons import lesson_of, prior_scores, triangle, two_servers
 
 from gnnsched.collective.decode.choice import Scores
-from gnnsched.collective.decode.decoder import Decoding, Instance
-from gnnsched.collective.decode.learn import CHOICE_CLIPPED, CHOICES, PICK_CLIPPED, PICKS
-from gnnsched.collective.decode.linear import PRIOR_CHUNK, PRIOR_PATH
-from gnnsched.collective.decode.presets import constant_scores, random_scores
-from gnnsched.collective.decode.problem import CHUNK_FEATURES
+from gnnsched.collective.decode.decoder import Decoding
+from gnnsched.collective.decode.learn import (
+    CHOICE_CLIPPED,
+    CHOICE_SURROGATE,
+    CHOICES,
+    PICK_CLIPPED,
+    PICK_SURROGATE,
+    PICKS,
+)
+from gnnsched.collective.decode.presets import random_scores
 from gnnsched.topology.generators import dgx
-from gnnsched.training.mixture import Lesson, Mixture
-from gnnsched.training.rollout import LevelWeights, Rollouts, advantages, collect, gradient
+from gnnsched.training.mixture import Lesson
+from gnnsched.training.rollout import LevelWeights, Rollouts, collect, gradient
 
 NO_CLIP = 1e9
+HORIZON = 0.3
 BOTH = LevelWeights()
 
 
 def lesson_on(network: str = "dgx") -> Lesson:
-    topology = {"dgx": lambda: dgx(2, 3), "triangle": triangle, "two": two_servers}[network]()
-    return Mixture([topology], 0, flow_share=0.0).lesson(0)
-
-
-def prior_scores(instance: Instance) -> Scores:
-    """The prior, not the tuned weights: its samples differ from one another whatever the tuning."""
-    split = len(CHUNK_FEATURES)
-    path, chunk = np.array(PRIOR_PATH), np.array(PRIOR_CHUNK)
-    return constant_scores(instance, path, chunk[:split], chunk[split:])
+    return lesson_of({"dgx": lambda: dgx(2, 3), "triangle": triangle, "two": two_servers}[network]())
 
 
 def rolled(lesson: Lesson, count: int = 3, seed: int = 0) -> tuple[Rollouts, Scores]:
     scores = prior_scores(lesson.instance)
-    return collect(lesson, scores, Decoding(), count, np.random.default_rng(seed)), scores
+    return collect(lesson, scores, Decoding(), count, np.random.default_rng(seed), HORIZON), scores
 
 
 def as_advantage(rollouts: Rollouts, value: float) -> Rollouts:
-    return dataclasses.replace(rollouts, advantage=np.full(len(rollouts.episodes), value))
+    advantage = [np.full(episode.events, value) for episode in rollouts.episodes]
+    return dataclasses.replace(rollouts, advantage=advantage)
 
 
 def assert_close(one: Scores, other: Scores) -> None:
     for mine, theirs in zip(one, other):
         np.testing.assert_allclose(mine, theirs, rtol=1e-9, atol=1e-12)
-
-
-# Advantages
-
-
-def test_one_rollout_has_no_advantage() -> None:
-    """Zero and not NaN, which a division by a spread of nothing would give."""
-    np.testing.assert_array_equal(advantages(np.array([1.3])), [0.0])
-
-
-def test_equal_rollouts_have_no_advantage() -> None:
-    np.testing.assert_allclose(advantages(np.full(7, 1.1)), np.zeros(7), atol=1e-12)
-
-
-@given(st.lists(st.floats(1.0, 50.0), min_size=1, max_size=12))
-def test_advantages_are_centred_bounded_and_in_order(values: list[float]) -> None:
-    ratio = np.array(values)
-    made = advantages(ratio)
-    assert np.isfinite(made).all()
-    assert abs(made.sum()) < 1e-8 * len(values)
-    assert np.abs(made).max() <= np.sqrt(len(values)) + 1e-9
-    # the shorter the better
-    assert (np.diff(made[np.argsort(ratio)]) <= 1e-12).all()
-
-
-def test_advantages_in_closed_form() -> None:
-    np.testing.assert_allclose(advantages(np.array([1.0, 1.2])), [0.1 / 0.12, -0.1 / 0.12])
 
 
 # Collecting
@@ -86,7 +56,8 @@ def test_ratios_are_makespans_over_the_bound() -> None:
     for episode, ratio in zip(rollouts.episodes, rollouts.ratio):
         assert ratio == episode.makespan / lesson.bound
         assert ratio >= 1.0 - 1e-9
-    np.testing.assert_array_equal(rollouts.advantage, advantages(rollouts.ratio))
+    for episode, cost, advantage in zip(rollouts.episodes, rollouts.cost, rollouts.advantage):
+        assert len(cost) == len(advantage) == episode.events
 
 
 def test_same_random_source_same_rollouts() -> None:
@@ -120,6 +91,28 @@ def test_gradient_is_the_mean_over_rollouts() -> None:
     assert_close(whole, gradient(rollouts, scores, Decoding(), True, 0.2, BOTH)[0])
 
 
+def test_every_event_has_its_own_advantage() -> None:
+    """The gradient is linear in the events' advantages, one event at a time."""
+    rollouts, scores = rolled(lesson_on(), 1)
+    events = rollouts.episodes[0].events
+    assert events > 3
+    values = np.random.default_rng(0).normal(size=events)
+    whole, statistic = gradient(
+        dataclasses.replace(rollouts, advantage=[values]), scores, Decoding(), True, 0.2, BOTH
+    )
+    parts, picks, choices = [], 0.0, 0.0
+    for event in range(events):
+        alone = dataclasses.replace(rollouts, advantage=[np.eye(events)[event]])
+        part, own = gradient(alone, scores, Decoding(), True, 0.2, BOTH)
+        parts.append(Scores(*(values[event] * p for p in part)))
+        picks += values[event] * own[PICK_SURROGATE]
+        choices += values[event] * own[CHOICE_SURROGATE]
+    assert_close(whole, Scores(*(sum(p) for p in zip(*parts))))
+    assert statistic[PICK_SURROGATE] == pytest.approx(picks)
+    assert statistic[CHOICE_SURROGATE] == pytest.approx(choices)
+    assert sum(any(p.any() for p in part) for part in parts) > 1
+
+
 def test_gradient_of_a_single_rollout_is_zero_without_entropy() -> None:
     rollouts, scores = rolled(lesson_on(), 1)
     made, _ = gradient(rollouts, scores, Decoding(), True, 0.2, BOTH)
@@ -144,6 +137,10 @@ def test_clipped_surrogate_in_closed_form(advantage: float, log_ratio: float) ->
     clipped = (advantage > 0 and log_ratio == 1.0) or (advantage < 0 and log_ratio == -1.0)
     factor = 0.0 if clipped else np.exp(log_ratio)
     assert_close(made, Scores(*(factor * part for part in first)))
+    # the surrogate itself: the ratio's part of the advantage, up to the clip
+    surrogate = advantage * (1.0 + np.sign(advantage) * 0.2 if clipped else factor)
+    assert statistic[PICK_SURROGATE] == pytest.approx(surrogate * statistic[PICKS])
+    assert statistic[CHOICE_SURROGATE] == pytest.approx(surrogate * statistic[CHOICES])
     assert statistic[PICK_CLIPPED] == (statistic[PICKS] if clipped else 0)
     assert statistic[CHOICE_CLIPPED] == (statistic[CHOICES] if clipped else 0)
 
@@ -193,7 +190,9 @@ def test_entropy_bonus_makes_choices_more_even() -> None:
     only_entropy = LevelWeights(pick_entropy=1.0, choice_entropy=1.0)
     for make, flat in ((random_scores, True), (prior_scores, False)):
         scores = make(lesson.instance)
-        rollouts = as_advantage(collect(lesson, scores, Decoding(), 2, np.random.default_rng(0)), 0.0)
+        rollouts = as_advantage(
+            collect(lesson, scores, Decoding(), 2, np.random.default_rng(0), HORIZON), 0.0
+        )
         made, _ = gradient(rollouts, scores, Decoding(), True, 0.2, only_entropy)
         largest = max(np.abs(part).max() for part in made)
         assert (largest < 1e-12) == flat
@@ -202,7 +201,7 @@ def test_entropy_bonus_makes_choices_more_even() -> None:
 def test_an_episode_of_one_event_learns() -> None:
     rollouts, scores = rolled(lesson_on("two"), 1)
     assert len(rollouts.episodes[0].tape.picks) >= 1
-    assert not rollouts.advantage.any()
+    assert not any(advantage.any() for advantage in rollouts.advantage)
     made, statistic = gradient(rollouts, scores, Decoding(), True, 0.2, LevelWeights(1.0, 1.0, 0.1, 0.1))
     assert all(np.isfinite(part).all() for part in made)
     assert np.isfinite(statistic).all()

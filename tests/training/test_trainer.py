@@ -78,6 +78,8 @@ def overfitted(
     The policy starts from chunk weights of its own, ``start``, instead of the linear scorer's, which know too much.
     """
     monkeypatch.setattr(mixture, "CHUNKS_PER_SERVER", (chunks_per_server,))
+    # Near its packed trees any policy does well.
+    monkeypatch.setattr(mixture, "GUIDED_SHARE", 0.0)
     config = TrainConfig(
         iterations=updates,
         lessons=4,
@@ -334,13 +336,20 @@ def test_validation_keeps_the_best_weights_seen() -> None:
     """Not the last ones; and it draws nothing that training would miss."""
     trainer = small_trainer(validation_every=10**9, iterations=2)
     scalars_of(trainer)
+    lessons = trainer.validation_lessons()
     assert not trainer.best < np.inf
     assert_same_weights(trainer.best_policy(), trainer.average)
     first = trainer.validate()
     assert trainer.validate() == first
-    assert trainer.best == pytest.approx(
-        (first["validation/ratio_mean"] + first["validation/ratio_best"]) / 2
-    )
+    mean, best = first["validation/ratio_mean"], first["validation/ratio_best"]
+    assert trainer.best == pytest.approx(np.sqrt(mean * best))
+    for kind in ("family", "case"):
+        own = [getattr(lesson, kind) for lesson in lessons]
+        logs = [np.log(first[f"validation_{kind}/{group}"]) for group in own]
+        assert np.mean(logs) == pytest.approx(np.log(mean))
+        assert {name for name in first if name.startswith(f"validation_{kind}/")} == {
+            f"validation_{kind}/{group}" for group in own
+        }
     kept = {name: value.clone() for name, value in trainer.average.state_dict().items()}
     # a policy that leaves nearly everything idle is far worse
     with torch.no_grad():

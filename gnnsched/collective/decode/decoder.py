@@ -20,6 +20,12 @@ from gnnsched.topology import InputError, Topology
 
 # A transfer may start at what is left on its path from this share of the ordinary rate on.
 LEFTOVER_FLOOR = 0.05
+# The decision window is at most this part of a chunk's usual transfer: a longer one, where latency is most of a
+# plan, gives paths away before the chunks that should take them are there.
+WINDOW_SHARE = 0.2
+
+# A usual guide: chunks keep to paths priced within 30 % of their packed tree's (log ratio).
+GUIDE = float(np.log(1.3))
 
 
 @dataclass(frozen=True)
@@ -29,7 +35,7 @@ class Decoding:
     ``augment``: augmentation after the pass at each event; ``floor``: least share of its ordinary rate at which a
     transfer may start (above 1: no leftover rates); ``guide``: log price ratio up to which a chunk may leave its
     packed tree (0 strict, inf free choice); ``allow_none``: paths may be left idle by choice; ``sample``: draw
-    instead of taking the best; ``window``: decision window in longest path latencies.
+    instead of taking the best; ``window``: decision window in longest path latencies, cut to ``WINDOW_SHARE``.
     """
 
     augment: bool = True
@@ -54,6 +60,7 @@ class Instance:
     """One all-gather to plan: a topology, its candidate paths, C = N * chunks_per_server chunks and packed trees.
 
     ``seed`` fixes the packing and the chunks' random priorities of an instance; ``flows`` are in-flight flows.
+    ``root``: node index of the server that all chunks come from, C = ``chunks_per_server`` then.
     """
 
     def __init__(
@@ -64,23 +71,27 @@ class Instance:
         seed: int = 0,
         paths: Paths | None = None,
         flows: Flows = NO_FLOWS,
+        root: int | None = None,
     ) -> None:
         if chunks_per_server < 1:
             raise InputError(f"chunks per server: {chunks_per_server} is below 1; ask for at least one")
         self.topology = topology
         self.paths = candidate_paths(topology) if paths is None else paths
         self.participants = topology.is_participant[self.paths.nodes]
-        members = np.flatnonzero(self.participants).astype(np.int32)
+        members = np.flatnonzero(self.participants if root is None else self.paths.nodes == root)
         # Chunk c is rooted at participant c // q.
         self.roots = np.repeat(members, chunks_per_server).astype(np.int32)
         self.chunk_bytes = message_bytes / len(self.roots)
         self.chunks_per_server = chunks_per_server
+        crossed = np.repeat(flows.rate * flows.until, np.diff(flows.start))
+        taken = np.bincount(flows.links, crossed, topology.num_links) / topology.bandwidth
         trees = pack_trees(
             self.paths,
             topology.bandwidth,
             self.chunk_bytes,
             self.participants,
             self.roots,
+            taken,
             np.random.default_rng([seed, 1]),
         )
         self.packed_load = trees.load
@@ -95,6 +106,20 @@ class Instance:
     def time_scale(self) -> float:
         """Seconds of work on the busiest link of the packed trees: what moments are compared with."""
         return max(float(self.packed_load.max()) if len(self.packed_load) else 0.0, 1e-12)
+
+    @cached_property
+    def longest_latency(self) -> float:
+        """Seconds of latency of the longest candidate path."""
+        return float(self.paths.latency.max(initial=0.0))
+
+    @cached_property
+    def usual_transfer(self) -> float:
+        """Seconds that a chunk takes on the median candidate path at its ordinary rate, without latency."""
+        return float(np.median(self.chunk_bytes / self.paths.rate)) if self.paths.num_paths else 0.0
+
+    def decision_window(self, latencies: float) -> float:
+        """Seconds of the decision window that ``latencies`` of the longest path make, as far as allowed."""
+        return min(latencies * self.longest_latency, WINDOW_SHARE * self.usual_transfer)
 
     def uniform_attention(self) -> NDArray[np.float64]:
         """Nearness weights (H, S, S) without a network: the nearer by transfer time the more, near and nearest."""
@@ -123,11 +148,11 @@ class Instance:
             before = rng.bit_generator.state
             episode = self._run(scores, decoding, rng, RECORD, empty_tape(self.problem, room), random)
             picks, choices = int(episode.state.counter[PICK]), int(episode.state.counter[CHOICE])
-            if max(picks, choices) <= room:
+            if max(picks, choices, episode.events) <= room:
                 break
             # Longer than the tape: the same episode again, with room for it.
             rng.bit_generator.state = before
-            room = max(picks, choices)
+            room = max(picks, choices, episode.events)
         tape = episode.tape
         tape = tape._replace(
             picks=tape.picks[:picks].copy(),
@@ -136,6 +161,7 @@ class Instance:
             choices=tape.choices[:choices].copy(),
             old_choice=tape.new_choice[:choices].copy(),
             new_choice=np.zeros(choices),
+            event_time=tape.event_time[: episode.events].copy(),
         )
         return Episode(episode.makespan, episode.state, tape, episode.events)
 
@@ -162,7 +188,7 @@ class Instance:
         problem = self.problem
         servers, paths = len(problem.needs), len(problem.source)
         budget = EVICTIONS_PER_SERVER * servers
-        window = decoding.window * float(problem.latency.max()) if paths else 0.0
+        window = self.decision_window(decoding.window)
         state = new_state(problem, window, decoding.floor, self.time_scale, random, budget)
         rules = Rules(mode, decoding.sample, decoding.allow_none, decoding.augment, decoding.guide)
         events = run(

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from gnnsched.collective.decode.augmentation import augment
 from gnnsched.collective.decode.choice import NONE, RECORD, REPLAY, Rules, Scores, choose_chunk, legal_paths
-from gnnsched.collective.decode.learn import Tape, learn_picks, repay_nearness, settle_nearness
+from gnnsched.collective.decode.learn import ADVANTAGE, Tape, learn_picks, repay_nearness, settle_nearness
 from gnnsched.collective.decode.problem import Problem
 from gnnsched.collective.decode.state import (
     COMMITTED,
@@ -155,6 +155,10 @@ def run(
     initial = max(1, st.counter[NEEDED])
     force = False
     while st.counter[NEEDED] > 0:
+        if st.counter[EVENT] < len(tape.event_time):
+            tape.event_time[st.counter[EVENT]] = st.real[NOW]
+        if st.counter[EVENT] < len(tape.advantage):
+            tape.setting[ADVANTAGE] = tape.advantage[st.counter[EVENT]]
         st.counter[EVENT] += 1
         st.real[PROGRESS] = 1.0 - st.counter[NEEDED] / initial
         total = 0

@@ -27,9 +27,9 @@ Longs = NDArray[np.int64]
 # Places in Tape.setting ...
 ADVANTAGE, CLIP, PICK_WEIGHT, CHOICE_WEIGHT, PICK_ENTROPY, CHOICE_ENTROPY, FIRST_EPOCH = range(7)
 # ... and in Tape.statistic: sums over decisions, per level.
-PICKS, PICK_KL, PICK_CLIPPED, PICK_ENTROPY_SUM, CHOICES, CHOICE_KL, CHOICE_CLIPPED, CHOICE_ENTROPY_SUM = (
-    range(8)
-)
+PICKS, PICK_KL, PICK_CLIPPED, PICK_ENTROPY_SUM, PICK_SURROGATE = range(5)
+CHOICES, CHOICE_KL, CHOICE_CLIPPED, CHOICE_ENTROPY_SUM, CHOICE_SURROGATE = range(5, 10)
+STATISTICS = 10
 
 
 class Tape(NamedTuple):
@@ -39,6 +39,8 @@ class Tape(NamedTuple):
     ``new_*``: their log-probabilities when acting and at the last replay. ``d_*``: gradient of the objective
     (to be maximised) with respect to ``Scores``. ``debt`` (H, S, C): gradient with respect to the nearness
     features so far, from which ``d_attention`` is settled. The gradient is the plain sum over decisions.
+    ``event_time``: seconds at which each event's decisions were made; ``advantage``: that of each event's decisions,
+    where it is empty all have the one in ``setting``.
     """
 
     picks: Longs
@@ -54,6 +56,8 @@ class Tape(NamedTuple):
     debt: Floats
     setting: Floats
     statistic: Floats
+    event_time: Floats
+    advantage: Floats
 
 
 def empty_tape(pr: Problem, decisions: int) -> Tape:
@@ -74,7 +78,9 @@ def empty_tape(pr: Problem, decisions: int) -> Tape:
         np.zeros((NEARNESS_HEADS, servers, servers) if learning else (1, 1, 1)),
         np.zeros((NEARNESS_HEADS, servers, len(pr.root)) if learning else (1, 1, 1)),
         np.zeros(8),
-        np.zeros(8),
+        np.zeros(STATISTICS),
+        np.zeros(decisions),
+        np.zeros(0),
     )
 
 
@@ -84,6 +90,7 @@ def surrogate_weight(tape: Tape, new: float, old: float, weight: float, sums: in
     advantage = tape.setting[ADVANTAGE]
     tape.statistic[sums] += 1.0
     if tape.setting[FIRST_EPOCH] > 0.0:
+        tape.statistic[sums + 4] += advantage
         return advantage * weight
     ratio = np.exp(min(new - old, 20.0))
     # The estimator of KL with low variance: (r - 1) - log r.
@@ -91,7 +98,9 @@ def surrogate_weight(tape: Tape, new: float, old: float, weight: float, sums: in
     clip = tape.setting[CLIP]
     if (advantage > 0.0 and ratio > 1.0 + clip) or (advantage < 0.0 and ratio < 1.0 - clip):
         tape.statistic[sums + 2] += 1.0
+        tape.statistic[sums + 4] += advantage * (1.0 + clip if advantage > 0.0 else 1.0 - clip)
         return 0.0
+    tape.statistic[sums + 4] += advantage * ratio
     return advantage * ratio * weight
 
 

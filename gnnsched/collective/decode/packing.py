@@ -17,6 +17,8 @@ IMPROVEMENT_ROUNDS = 4
 STEEPNESS = 6.0
 # A deep tree makes the pipeline's tail long: each hop from the root makes a path this much dearer.
 DEPTH_PRICE = 0.05
+# So does a long way, in seconds: arriving as late as the whole plan lasts makes a path this much dearer.
+DELAY_PRICE = 4.0
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int32]
@@ -28,7 +30,7 @@ class Trees(NamedTuple):
 
     ``path`` (C, S) int32: the path by which the server is reached, -1 at the root and where the tree does not
     go; ``tail`` (C, S): seconds from the start of that transfer to the last arrival below it, were the chunk
-    alone; ``price`` (P,): final price of each path; ``load`` (m,): seconds of work per link.
+    alone; ``price`` (P,): final price of each path; ``load`` (m,): seconds of work per link, others' included.
     """
 
     path: Ints
@@ -66,13 +68,17 @@ def _grow(
     into: Longs,
     out: Longs,
     out_paths: Longs,
+    delay: Floats,
     work: Floats,
     scale: float,
     load: Floats,
     toll: Floats,
     parent: Ints,
 ) -> None:
-    """Prim from ``root`` over all servers; ``parent`` (S,) gets the path into each."""
+    """Prim from ``root`` over all servers; ``parent`` (S,) gets the path into each.
+
+    ``delay`` (P,): how much dearer what comes after a path gets by its length.
+    """
     servers = len(parent)
     joined = np.zeros(servers, np.bool_)
     depth = np.zeros(servers)
@@ -84,7 +90,7 @@ def _grow(
         for i in range(out[newest], out[newest + 1]):
             p = out_paths[i]
             if not joined[target[p]]:
-                cost = _price(p, start, links, toll) * (1.0 + DEPTH_PRICE * depth[newest])
+                cost = _price(p, start, links, toll) * (1.0 + depth[newest] + delay[p])
                 if cost < best[target[p]]:
                     best[target[p]], best_path[target[p]] = cost, p
         while True:
@@ -94,19 +100,20 @@ def _grow(
                     pick = d
             # Links got dearer since this price was noted: look again before believing it.
             p = best_path[pick]
-            if _price(p, start, links, toll) * (1.0 + DEPTH_PRICE * depth[source[p]]) <= best[pick] * (
+            if _price(p, start, links, toll) * (1.0 + depth[source[p]] + delay[p]) <= best[pick] * (
                 1.0 + 1e-12
             ):
                 break
             best[pick] = np.inf
             for p in range(into[pick], into[pick + 1]):
                 if joined[source[p]]:
-                    cost = _price(p, start, links, toll) * (1.0 + DEPTH_PRICE * depth[source[p]])
+                    cost = _price(p, start, links, toll) * (1.0 + depth[source[p]] + delay[p])
                     if cost < best[pick]:
                         best[pick], best_path[pick] = cost, p
         joined[pick] = True
         parent[pick] = best_path[pick]
-        depth[pick] = depth[source[best_path[pick]]] + 1.0
+        p = best_path[pick]
+        depth[pick] = depth[source[p]] + DEPTH_PRICE + delay[p]
         _add(best_path[pick], 1.0, start, links, work, scale, load, toll)
         newest = pick
 
@@ -148,6 +155,7 @@ def _improve(
     start: Longs,
     links: Ints,
     into: Longs,
+    delay: Floats,
     work: Floats,
     scale: float,
     load: Floats,
@@ -168,13 +176,13 @@ def _improve(
             at = source[p]
             if at != root and parent[at] < 0:
                 continue
-            hops = 0
+            depth = delay[p]
             while at != root and at != d:
+                depth += DEPTH_PRICE + delay[parent[at]]
                 at = source[parent[at]]
-                hops += 1
             if at == d:
                 continue
-            cost = _price(p, start, links, toll) * (1.0 + DEPTH_PRICE * hops)
+            cost = _price(p, start, links, toll) * (1.0 + depth)
             if p == old:
                 cost *= 0.999  # no change without gain
             if cost < least:
@@ -208,6 +216,7 @@ def _pack(
     work: Floats,
     needs: NDArray[np.bool_],
     roots: Ints,
+    taken: Floats,
     order: Longs,
     rounds: int,
 ) -> tuple[Ints, Floats, Floats, Floats]:
@@ -219,12 +228,14 @@ def _pack(
     out = np.cumsum(count)
     out_paths = np.argsort(source, kind="mergesort")
     parent = np.full((chunks, servers), -1, np.int32)
-    load = np.zeros(len(work))
+    load = taken.copy()
     toll = np.zeros(len(work))
+    delay = np.zeros(len(source))
     for turn in range(chunks * (1 + rounds)):
         c = order[turn % chunks]
         # Loads are compared with the largest so far, so that early trees spread as well as late ones.
         scale = max(load.max(), work.max())
+        delay[:] = duration * (DELAY_PRICE * min(turn + 1, chunks) / chunks / scale)
         for e in range(len(work)):
             toll[e] = work[e] * np.exp(min(STEEPNESS * (load[e] + work[e]) / scale, 600.0))
         if turn < chunks:
@@ -237,15 +248,16 @@ def _pack(
                 into,
                 out,
                 out_paths,
+                delay,
                 work,
                 scale,
                 load,
                 toll,
                 parent[c],
             )
-            _drop_idle_relays(needs, source, start, links, work, scale, load, toll, parent[c])
         else:
-            _improve(roots[c], turn, source, start, links, into, work, scale, load, toll, parent[c])
+            _improve(roots[c], turn, source, start, links, into, delay, work, scale, load, toll, parent[c])
+        _drop_idle_relays(needs, source, start, links, work, scale, load, toll, parent[c])
     price = np.zeros(len(source))
     for p in range(len(source)):
         price[p] = _price(p, start, links, toll)
@@ -261,11 +273,13 @@ def pack_trees(
     chunk_bytes: float,
     needs: NDArray[np.bool_],
     roots: Ints,
+    taken: Floats,
     rng: np.random.Generator,
 ) -> Trees:
     """One flow tree per chunk over the servers of ``paths``, relays (``needs`` False) only where they serve somebody.
 
-    ``roots`` (C,) are server numbers; ``rng`` shuffles the order in which trees are grown.
+    ``roots`` (C,) are server numbers; ``taken`` (m,): seconds of work that each link has to do for others;
+    ``rng`` shuffles the order in which trees are grown.
     """
     if len(paths.source) == 0:
         alone = (len(roots), paths.num_servers)
@@ -280,6 +294,7 @@ def pack_trees(
         chunk_bytes / bandwidth,
         needs,
         np.asarray(roots, np.int32),
+        taken,
         rng.permutation(len(roots)),
         IMPROVEMENT_ROUNDS,
     )
