@@ -133,7 +133,8 @@ class Schedule:
         # What a planner reached on the ladder counts, should the comparison's samples have ended sooner.
         for rung in found.rungs:
             known = makespans[rung.scheduler]
-            if rung.chunks_per_server == found.chunks_per_server and known is not None:
+            same = rung.chunks_per_server == found.chunks_per_server and rung.root == found.root
+            if same and known is not None:
                 makespans[rung.scheduler] = min(known, rung.makespan_s)
         return {name: makespans[name] for name in SCHEDULERS}
 
@@ -152,7 +153,8 @@ def schedule_facts(found: "Plan", makespans: dict[str, float | None]) -> dict[st
         "participants": participants,
         "message_bytes": int(schedule.message_bytes),
         "chunks": schedule.num_chunks,
-        "chunks_per_server": found.chunks_per_server,
+        "chunks_per_server": found.chunks_per_server if found.root is None else None,
+        "root": None if found.root is None else topology.node_ids[found.root],
         "transfers": len(schedule.transfers),
         "scheduler": found.scheduler,
         "makespan_s": found.makespan_s,
@@ -196,11 +198,14 @@ def _described(found: "Plan", facts: dict[str, Any]) -> str:
     rows = [row(name, seconds) for name, seconds in limits if seconds is not None]
     rows += [row(f"{name} *" if name == facts["scheduler"] else name, seconds) for name, seconds in planned]
     cut = "" if found.finished else ", cut short by the time limit"
+    where = f"{facts['chunks_per_server']} per server"
+    if facts["root"] is not None:
+        where = f"all rooted at {facts['root']}"
     lines = [
         f"{facts['topology']}: {counted(facts['servers'], 'server')}, "
         f"{counted(facts['switches'], 'switch', 'switches')}, {counted(participants, 'participant')}",
         f"AllReduce of {format_size(size)} in {counted(facts['chunks'], 'chunk')} "
-        f"({facts['chunks_per_server']} per server), {counted(facts['transfers'], 'transfer')}, verified",
+        f"({where}), {counted(facts['transfers'], 'transfer')}, verified",
         f"planned by {facts['scheduler']} in {format_time(facts['plan_s'])}{cut}",
         "",
         table(("scheduler", "time", "ratio to bound", "algbw", "busbw"), rows),

@@ -1,6 +1,6 @@
 """An instance as tensors: relative features of nodes, edges, paths and server pairs. No ids, no absolute sizes."""
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 
 import numpy as np
 import torch
@@ -73,6 +73,22 @@ class GraphBatch:
     def to(self, device: torch.device | str) -> "GraphBatch":
         """The same batch on another device."""
         return GraphBatch(**{f.name: getattr(self, f.name).to(device) for f in fields(self)})
+
+
+def without_flows(batch: GraphBatch) -> GraphBatch:
+    """The batch as if no flow were in flight: their nodes stay, unconnected and without features."""
+    nodes, edges = batch.nodes.clone(), batch.edges.clone()
+    nodes[nodes[:, NODE_FEATURES.index("is_flow")] > 0.0] = 0.0
+    edges[:, EDGE_FEATURES.index("flow_rate_share")] = 0.0
+    kept = edges[:, EDGE_FEATURES.index("is_flow_tie")] == 0.0
+    number = torch.cumsum(kept, 0) - 1
+    return replace(
+        batch,
+        nodes=nodes,
+        edges=edges[kept],
+        edge_index=batch.edge_index[:, kept],
+        hop_edge=number[batch.hop_edge],
+    )
 
 
 def _centred_log(values: NDArray[np.float64]) -> NDArray[np.float64]:

@@ -12,18 +12,19 @@ from gnnsched.collective.decode.linear import PRIOR_CHUNK, PRIOR_PATH
 from gnnsched.collective.decode.problem import CHUNK_FEATURES, NEARNESS_HEADS
 from gnnsched.collective.decode.problem import PATH_FEATURES as EVENT_FEATURES
 from gnnsched.models.encoder import Encoder, perceptron
-from gnnsched.models.features import PAIR_FEATURES, PATH_FEATURES, GraphBatch, graph_of
+from gnnsched.models.features import PAIR_FEATURES, PATH_FEATURES, GraphBatch, graph_of, without_flows
 from gnnsched.models.segments import segment_log_softmax, segment_max, segment_mean
 from gnnsched.topology import InputError
 
 
 @dataclass(frozen=True)
 class PolicyConfig:
-    """Sizes of the policy; ``rounds`` 0 leaves message passing out (features only)."""
+    """Sizes of the policy; ``rounds`` 0 leaves message passing out (features only), ``flows`` False in-flight flows."""
 
     width: int = 32
     rounds: int = 3
     attention_width: int = 8
+    flows: bool = True
 
     def as_dict(self) -> dict[str, int]:
         return asdict(self)
@@ -72,6 +73,8 @@ class Policy(nn.Module):
 
     def forward(self, batch: GraphBatch) -> PolicyOutput:
         """Encode the batch once and read both heads off it."""
+        if not self.config.flows:
+            batch = without_flows(batch)
         nodes, edges = self.encoder(batch)
         hops = edges[batch.hop_edge]
         count = len(batch.paths)

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from gnnsched.collective.baselines import CLASSICAL, classical_schedule
 from gnnsched.collective.decode.choice import Scores
-from gnnsched.collective.decode.decoder import Decoding, Episode, Instance
+from gnnsched.collective.decode.decoder import GUIDE, Decoding, Episode, Instance
 from gnnsched.collective.decode.paths import Paths, candidate_paths
 from gnnsched.collective.decode.presets import (
     GREEDY,
@@ -41,9 +41,8 @@ _DECODED: dict[str, tuple[Callable[[Instance], Scores], Decoding]] = {
 }
 # Samples go round this many different tree packings: they are guides, and another one may guide better.
 PACKINGS = 16
+LEARNED = ("policy", "linear")
 UNGUIDED = ("greedy", "greedy_augmented", "random")
-# Five in eight of the policy's samples keep to chunks priced within 30 % of their packed tree (log ratio).
-GUIDE = float(np.log(1.3))
 SCHEDULERS = ("policy", *CLASSICAL, *_DECODED)
 
 
@@ -112,12 +111,15 @@ def schedule_with(
     policy: "Policy | None" = None,
     paths: PathCache | None = None,
     deadline: float = np.inf,
+    root: int | None = None,
+    target: float = 0.0,
 ) -> Sampled:
     """Plan with the scheduler ``name`` alone, at one chunk count, keeping the best of ``samples`` samples.
 
     Classical algorithms have one sample. ``policy`` is needed for "policy". No new sample is begun that would
-    end after ``deadline`` (time.monotonic seconds), going by the longest so far. Raises InputError for an unknown
-    name and bad numbers.
+    end after ``deadline`` (time.monotonic seconds), going by the longest so far, nor after a makespan (s) of at most
+    ``target``. ``root``: node index of the server at which all ``chunks_per_server`` chunks are rooted (not for
+    classical algorithms); None: so many at each participant. Raises InputError for an unknown name and bad numbers.
     """
     if name not in SCHEDULERS:
         raise InputError(f"scheduler {name!r}: unknown; choose one of {', '.join(SCHEDULERS)}")
@@ -139,21 +141,26 @@ def schedule_with(
         # Instance and scores per tree packing, made by the first sample that needs them.
         made: dict[int, tuple[Instance, Scores]] = {}
         longest = [0.0]
+        done = [False]
+        # A half that is mirrored takes half of the whole; halves planned apart are not stopped early.
+        enough = target / 2.0 if topology.opposite is not None else 0.0
 
         def drawn(sample: int) -> tuple[Instance, Episode] | None:
             packing = sample % packings
             begin = time.monotonic()
             # A sample that takes as long as the longest so far must end in time.
-            if sample > 0 and (begin + longest[0] > deadline or (sample >= packings and packing not in made)):
+            late = begin + longest[0] > deadline or (sample >= packings and packing not in made)
+            if done[0] or (sample > 0 and late):
                 return None
             if sample < packings:
                 own_seed = seed * PACKINGS + packing
-                instance = Instance(network, message_bytes, chunks_per_server, own_seed, own_paths)
+                instance = Instance(network, message_bytes, chunks_per_server, own_seed, own_paths, root=root)
                 made[packing] = instance, score(instance)
             instance, scores = made[packing]
             # The first sample of a rule takes the best choice each time, the others break its ties at random.
             own = replace(decoding, sample=decoding.sample or sample > 0)
-            if name == "policy" and sample % 8 >= 3:
+            # Five in eight of the learned samples keep near their packed trees.
+            if name in LEARNED and sample % 8 >= 3:
                 own = replace(own, guide=GUIDE)
             episode = instance.decode(scores, own, np.random.default_rng([seed, sample]))
             longest[0] = max(longest[0], time.monotonic() - begin)
@@ -166,15 +173,17 @@ def schedule_with(
             # The first round makes the packings that the others use.
             for samples_of_round in (range(min(packings, samples)), range(packings, samples)):
                 for result in pool.map(drawn, samples_of_round):
-                    if result is not None:
+                    # In the order of the samples: what runs beside the one that is good enough does not count.
+                    if result is not None and not done[0]:
                         found.append(result[1].makespan)
                         if best is None or result[1].makespan < best[1].makespan:
                             best = result
+                        done[0] = best[1].makespan <= enough
         assert best is not None
         halves.append(np.array(found))
         return best[0].transfers(best[1].state)
 
-    members = np.repeat(topology.participants, chunks_per_server)
+    members = np.repeat(topology.participants if root is None else root, chunks_per_server)
     schedule = allreduce_from_broadcast(
         topology,
         message_bytes,

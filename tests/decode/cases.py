@@ -6,9 +6,10 @@ from typing import NamedTuple
 import numpy as np
 
 from gnnsched.collective.all_gather_bound import all_gather_bound
-from gnnsched.collective.decode.choice import Scores
+from gnnsched.collective.decode.choice import MOST_WAIT_GAIN, Scores
 from gnnsched.collective.decode.decoder import Decoding, Episode, Instance
 from gnnsched.collective.decode.problem import CHUNK_FEATURES, NEARNESS_HEADS, NO_FLOWS, PATH_FEATURES
+from gnnsched.collective.decode.state import WHOLE
 from gnnsched.envs.allreduce import AllReduceEnv
 from gnnsched.envs.flows import draw_flows
 from gnnsched.topology import Topology
@@ -69,6 +70,28 @@ class Decision(NamedTuple):
     chunk: int
 
 
+def wait_gain(instance: Instance, env: AllReduceEnv, path: int) -> float:
+    """Log of how much longer a chunk takes at what the path has now than at its ordinary rate as soon as it has that.
+
+    Candidates for the moment are now and the ends of all bookings on the path; the first that serves is taken.
+    """
+    loop, paths = env.loop, instance.paths
+    whole = float(paths.rate[path])
+    if loop.rate[path] >= whole * WHOLE:
+        return 0.0
+    hops = range(paths.start[path], paths.start[path + 1])
+    ends = [end - paths.offset[k] for k in hops for end, _ in loop.bookings[paths.links[k]]]
+    for moment in sorted([loop.now, *(end for end in ends if end > loop.now)]):
+        left = [
+            loop.left(int(paths.links[k]), moment + paths.offset[k] + loop.network.tolerance) for k in hops
+        ]
+        if min(left) >= whole * WHOLE:
+            break
+    now = paths.latency[path] + instance.chunk_bytes / loop.rate[path]
+    later = moment - loop.now + paths.latency[path] + instance.chunk_bytes / whole
+    return float(np.clip(np.log(now / later), -MOST_WAIT_GAIN, MOST_WAIT_GAIN))
+
+
 def decisions(instance: Instance, env: AllReduceEnv, episode: Episode) -> Iterator[Decision]:
     """Follow an episode recorded without augmentation through the environment, one decision at a time.
 
@@ -108,6 +131,7 @@ def decisions(instance: Instance, env: AllReduceEnv, episode: Episode) -> Iterat
         candidates = np.flatnonzero(loop.chunk_mask(path))
         duration = np.log(paths.latency[path] + instance.chunk_bytes / loop.rate[path])
         phi = np.zeros((len(candidates), len(CHUNK_FEATURES)))
+        phi[:, CHUNK_FEATURES.index("wait_gain")] = wait_gain(instance, env, path)
         for row, c in zip(phi, candidates):
             holders = np.flatnonzero(known[:, c])
             row[0] = 1.0

@@ -19,7 +19,7 @@ from instances import (
 from gnnsched.collective.decode.choice import Scores
 from gnnsched.collective.decode.decoder import Decoding, Instance
 from gnnsched.collective.decode.problem import NO_FLOWS, Flows
-from gnnsched.models.features import EDGE_FEATURES, NODE_FEATURES, graph_of
+from gnnsched.models.features import EDGE_FEATURES, NODE_FEATURES, graph_of, join
 from gnnsched.models.policy import Policy, join_gradients, split_scores
 from gnnsched.topology.generators import bcube, random_heterogeneous, star
 
@@ -78,6 +78,29 @@ def test_a_flow_changes_the_scores(policy: Policy) -> None:
             np.arange(instance.paths.num_paths), instance.paths.through_paths[: instance.paths.through[1]]
         )
         assert (np.abs(scores.chunk - plain.chunk)[elsewhere] > 0.0).any()
+
+
+def test_a_policy_without_flows_does_not_see_them(policy: Policy) -> None:
+    """Its outputs stay where the features of flows change; without any flow it is the same policy."""
+    blind = Policy(dataclasses.replace(policy.config, flows=False)).eval()
+    blind.load_state_dict(policy.state_dict())
+    network = bcube(3, 1)
+    flying = join(
+        [
+            graph_of(Instance(network, MESSAGE, 2, flows=one_flow(network, 3, 0.5, 1e-3))),
+            graph_of(Instance(star([1e9, 2e9, 1e9]), MESSAGE, 1)),
+        ]
+    )
+    nodes, edges = flying.nodes.clone(), flying.edges.clone()
+    nodes[flying.nodes[:, NODE_FEATURES.index("is_flow")] > 0, 9:11] += 1.0
+    edges[:, EDGE_FEATURES.index("flow_rate_share")] *= 0.5
+    other = dataclasses.replace(flying, nodes=nodes, edges=edges)
+    quiet = graph_of(Instance(network, MESSAGE, 2))
+    with torch.no_grad():
+        for name in OUTPUTS:
+            torch.testing.assert_close(getattr(blind(other), name), getattr(blind(flying), name))
+            torch.testing.assert_close(getattr(blind(quiet), name), getattr(policy(quiet), name))
+            assert (getattr(policy(other), name) - getattr(policy(flying), name)).abs().max() > 1e-4
 
 
 def test_flow_features_and_ties() -> None:

@@ -11,8 +11,8 @@ from networks import one_way_ring, relays_between, small_networks, switched, unt
 
 from gnnsched.collective.simulator import simulate
 from gnnsched.collective.verify import Verdict, verify
-from gnnsched.planning import SCHEDULERS, Plan, front_door, plan, schedule_with, warm_up
-from gnnsched.planning.front_door import LADDER, NEAR_BOUND, PLANNERS, RULE_SAMPLES
+from gnnsched.planning import SCHEDULERS, Plan, front_door, plan, schedule_with, search, warm_up
+from gnnsched.planning.search import CENTRE_CHUNKS, LADDER, NEAR_BOUND, PLANNERS, RULE_SAMPLES, RULES
 from gnnsched.topology import InputError, Topology
 from gnnsched.topology.generators import bcube, dgx, dumbbell, hub, random_heterogeneous
 
@@ -34,11 +34,14 @@ def assert_consistent(made: Plan) -> None:
     assert made.makespan_s == min(rung.makespan_s for rung in made.rungs)
     winner = next(rung for rung in made.rungs if rung.makespan_s == made.makespan_s)
     assert (winner.scheduler, winner.chunks_per_server) == (made.scheduler, made.chunks_per_server)
+    assert winner.root == made.root
     assert made.schedule.planner["name"] == made.scheduler
-    assert made.schedule.num_chunks == made.chunks_per_server * len(made.schedule.topology.participants)
+    roots = len(made.schedule.topology.participants) if made.root is None else 1
+    assert made.schedule.num_chunks == made.chunks_per_server * roots
+    assert made.root is None or (made.schedule.roots == made.root).all()
     assert made.ratio is not None
     assert made.ratio == made.makespan_s / made.bounds.bound_s
-    assert made.ratio >= 1.0 - 1e-9
+    assert made.root is not None or made.ratio >= 1.0 - 1e-9
 
 
 # Which schedule
@@ -110,15 +113,40 @@ def test_units_and_scale_of_the_bandwidth() -> None:
 
 @pytest.mark.parametrize("network", [bcube(3, 1), hub(3), dumbbell(3)], ids=lambda network: network.name)
 def test_ladder_stops_near_the_bound(network: Topology) -> None:
-    """Each planner on each rung in turn; the first that is near enough is the last."""
+    """Each planner on each rung in turn; the first that is near enough is the last. Then the policy goes on."""
     made = planned(network)
     assert_consistent(made)
     assert made.finished
     asked = [(count, name) for count in LADDER for name in PLANNERS]
-    assert [(rung.chunks_per_server, rung.scheduler) for rung in made.rungs] == asked[: len(made.rungs)]
+    done = [(rung.chunks_per_server, rung.scheduler) for rung in made.rungs]
+    turn = next(
+        (i for i, (one, other) in enumerate(zip(done, asked)) if one != other), min(len(done), len(asked))
+    )
+    assert all(name == "policy" for _, name in done[turn:])
     near = [rung.makespan_s <= NEAR_BOUND * made.bounds.bound_s for rung in made.rungs]
     assert not any(near[:-1])
-    assert near[-1] or len(made.rungs) == len(asked)
+    assert near[-1] or turn < len(done)
+
+
+def test_small_messages_may_be_rooted_at_the_centre() -> None:
+    """The hub of a star of servers is one hop from everybody; its leaves are two hops apart."""
+    network = hub(5)
+    made = planned(network, message_bytes=64.0)
+    assert_consistent(made)
+    assert made.root is not None
+    assert network.node_ids[made.root] == "hub"
+    # there and back again, each one hop
+    assert made.makespan_s == pytest.approx(2 * network.latency[0], rel=0.05)
+    tried = [(rung.chunks_per_server, rung.scheduler) for rung in made.rungs if rung.root is not None]
+    assert tried == [(count, name) for count in CENTRE_CHUNKS for name in RULES]
+    assert all(rung.root is None for rung in planned(network, message_bytes=2.0**32).rungs)
+
+
+def test_ladder_ends_where_more_chunks_only_add_latency() -> None:
+    made = planned(dumbbell(3), message_bytes=64.0)
+    assert made.finished
+    ladder = {rung.chunks_per_server for rung in made.rungs if rung.root is None}
+    assert max(ladder) < LADDER[-1]
 
 
 def test_ladder_of_one_scheduler() -> None:
@@ -139,10 +167,10 @@ def test_ladder_never_loses_to_a_fixed_count() -> None:
 
 def test_rungs_of_too_many_transfers_are_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
     """But the first rung is always there, and so is a count that was asked for."""
-    monkeypatch.setattr(front_door, "MOST_TRANSFERS", 2 * 6 * 6 * 4)
+    monkeypatch.setattr(search, "MOST_TRANSFERS", 2 * 6 * 6 * 4)
     made = planned(dumbbell(3), scheduler="random")
     assert [rung.chunks_per_server for rung in made.rungs] == [1, 2, 4]
-    monkeypatch.setattr(front_door, "MOST_TRANSFERS", 1)
+    monkeypatch.setattr(search, "MOST_TRANSFERS", 1)
     assert [rung.chunks_per_server for rung in planned(dumbbell(3), scheduler="random").rungs] == [1]
     assert [rung.chunks_per_server for rung in planned(dumbbell(3), 2, scheduler="random").rungs] == [2]
 
@@ -166,21 +194,24 @@ def test_time_limit_cuts_the_ladder(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_slow_planner_is_passed_over_while_the_others_go_on(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A rung takes twice as long as the one before: what cannot end in time is not begun."""
+    """A rung takes twice as long as the one before: what cannot end in time is not begun.
+
+    The slow one has time for a second turn at its first rung when the ladder has ended.
+    """
     now = [0.0]
     monkeypatch.setattr("time.monotonic", lambda: now[0])
-    original = front_door.schedule_with
+    original = search.schedule_with
 
     def timed(name: str, *arguments: object) -> object:
         now[0] += 4.0 if name == "policy" else 0.1
         return original(name, *arguments)
 
-    monkeypatch.setattr(front_door, "schedule_with", timed)
+    monkeypatch.setattr(search, "schedule_with", timed)
     monkeypatch.setattr(front_door, "warm_up", lambda: None)
-    monkeypatch.setattr(front_door, "LADDER", (1, 2, 4))
+    monkeypatch.setattr(search, "LADDER", (1, 2, 4))
     made = planned(dumbbell(3), samples=1, time_limit=10.0)
     by_name = {name: [r.chunks_per_server for r in made.rungs if r.scheduler == name] for name in PLANNERS}
-    assert by_name == {"greedy_augmented": [1, 2, 4], "trees_augmented": [1, 2, 4], "policy": [1]}
+    assert by_name == {"greedy_augmented": [1, 2, 4], "trees_augmented": [1, 2, 4], "policy": [1, 1]}
     assert not made.finished
 
 

@@ -20,7 +20,7 @@ from gnnsched.planning import SCHEDULERS, compare, plan, schedule_with, schedule
 from gnnsched.planning.schedulers import PathCache
 from gnnsched.topology import InputError, Topology
 from gnnsched.topology.builder import NetworkBuilder
-from gnnsched.topology.generators import dgx, random_heterogeneous
+from gnnsched.topology.generators import dgx, dumbbell, random_heterogeneous
 
 MESSAGE = 2.0**22
 NETWORKS = small_networks()
@@ -201,7 +201,7 @@ def test_one_seed_one_schedule_in_every_process() -> None:
 
 def test_seeds_and_samples_differ() -> None:
     """Another seed draws other plans; one seed's samples are not all the same."""
-    network = dgx(2, 3)
+    network = random_heterogeneous(5, 8, 8)
     one, other = (schedule_with("random", network, MESSAGE, 2, 6, seed) for seed in (0, 1))
     assert len(one.makespans) == len(other.makespans) == 6
     assert len(set(one.makespans)) > 1
@@ -272,3 +272,24 @@ def test_bad_numbers_are_refused_in_one_line(changes: dict[str, object], word: s
     with pytest.raises(InputError, match=word) as caught:
         schedule_with(topology=dgx(2, 2), **arguments)
     assert "\n" not in str(caught.value)
+
+
+def test_no_sample_after_one_that_is_good_enough() -> None:
+    """The samples up to the first within the target, whatever else ran beside them."""
+    network = dumbbell(3)
+    every = schedule_with("random", network, 2.0**26, 2, 12, seed=4)
+    target = float(np.sort(every.makespans)[3])
+    first = int(np.argmax(every.makespans <= target))
+    stopped = schedule_with("random", network, 2.0**26, 2, 12, seed=4, target=target)
+    np.testing.assert_array_equal(stopped.makespans, every.makespans[: first + 1])
+    assert stopped.schedule.makespan == every.makespans[first]
+
+
+@pytest.mark.parametrize("name", ["greedy_augmented", "trees_augmented", "linear"])
+def test_all_chunks_from_one_root(name: str) -> None:
+    """Also where the halves are planned apart, on links of one direction."""
+    for network in (dumbbell(3), one_way_ring()):
+        root = int(network.participants[1])
+        made = schedule_with(name, network, 2.0**20, 3, 2, root=root).schedule
+        assert made.roots.tolist() == [root] * 3
+        assert verify(made).ok

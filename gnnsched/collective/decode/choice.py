@@ -15,11 +15,13 @@ from gnnsched.collective.decode.state import (
     PROGRESS,
     STRAYED,
     TOLERANCE,
+    WHOLE,
     WINDOW,
     State,
     allowed,
     lowest_bit,
     opening,
+    whole_opening,
 )
 
 Floats = NDArray[np.float64]
@@ -27,6 +29,8 @@ Longs = NDArray[np.int64]
 
 ACT, RECORD, REPLAY = 0, 1, 2
 NONE = -1
+# Log ratio of times beyond which waiting is not more or less worth it.
+MOST_WAIT_GAIN = 3.0
 
 
 class Scores(NamedTuple):
@@ -86,6 +90,13 @@ def choose_chunk(
         weight[k] = sc.chunk[path, k] + st.real[PROGRESS] * sc.chunk_progress[path, k]
     log_duration = np.log(pr.latency[path] + pr.chunk_bytes[0] / rate)
     log_load = pr.path_log_load[path]
+    # At what is left now, or at the ordinary rate later: how much longer the first takes.
+    wait_gain = 0.0
+    if rate < pr.rate[path] * WHOLE:
+        whole = (
+            whole_opening(pr, st, path) - st.real[NOW] + pr.latency[path] + pr.chunk_bytes[0] / pr.rate[path]
+        )
+        wait_gain = min(max(log_duration - np.log(whole), -MOST_WAIT_GAIN), MOST_WAIT_GAIN)
     need = np.log((st.need[d] + 1.0) / (st.real[MEAN_NEED] + 1.0))
     log_useful = np.log(1.0 + count)
     best = 0.0 if idle else -np.inf
@@ -108,6 +119,7 @@ def choose_chunk(
         phi[11] = 1.0 if pr.tree_source[d, c] == s else 0.0
         phi[12] = pr.log_price[path] - pr.log_price[planned] if planned >= 0 else 0.0
         phi[13] = pr.tail[d, c]
+        phi[14] = wait_gain
         value = 0.0
         for k in range(len(weight)):
             value += weight[k] * phi[k]

@@ -22,6 +22,7 @@ _PRIOR_CHUNK = {
     "in_packed_tree": 1.0,
     "packed_price": -2.0,
     "packed_tail": 2.0,
+    "wait_gain": -2.0,
 }
 _weights = json.loads(WEIGHTS_FILE.read_text(encoding="utf-8"))
 

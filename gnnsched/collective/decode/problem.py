@@ -26,6 +26,7 @@ CHUNK_FEATURES = (
     "in_packed_tree",
     "packed_price",
     "packed_tail",
+    "wait_gain",
 )
 # Features of an idle path, in the order of the columns of ``Scores.path``.
 PATH_FEATURES = (

@@ -200,6 +200,28 @@ def opening(pr: Problem, st: State, path: int) -> tuple[float, float]:
 
 
 @njit(cache=True, forceinline=True)
+def whole_opening(pr: Problem, st: State, path: int) -> float:
+    """The first moment (s) from now on at which a path has its ordinary rate left, as booked so far."""
+    moment = st.real[NOW]
+    while True:
+        whole = True
+        following = np.inf
+        for k in range(pr.start[path], pr.start[path + 1]):
+            free = pr.bandwidth[pr.links[k]]
+            booking = st.head[pr.links[k]]
+            while booking >= 0:
+                if st.ends[booking] > moment + pr.offset[k] + st.real[TOLERANCE]:
+                    free -= st.rates[booking]
+                    following = min(following, st.ends[booking] - pr.offset[k])
+                booking = st.next[booking]
+            if free < pr.rate[path] * WHOLE:
+                whole = False
+        if whole or following == np.inf:
+            return moment
+        moment = following
+
+
+@njit(cache=True, forceinline=True)
 def allowed(pr: Problem, guide: float, path: int, chunk: int) -> bool:
     """Whether the packed trees let the chunk take this path: its tree's edge, or one priced within ``guide`` (log)."""
     if guide == np.inf:
@@ -304,6 +326,13 @@ def release_slot(st: State, slot: int) -> None:
     st.counter[FREE] += 1
 
 
+def _as_words(flags: NDArray[np.bool_], words: int) -> Words:
+    """Rows of flags as rows of 64-bit words, the first flag in the lowest bit."""
+    padded = np.zeros((len(flags), words * 64), bool)
+    padded[:, : flags.shape[1]] = flags
+    return np.packbits(padded, axis=1, bitorder="little").view("<u8").astype(np.uint64)
+
+
 def new_state(pr: Problem, window: float, floor: float, scale: float, random: Floats, budget: int) -> State:
     """Everything at time 0 before roots are announced. ``scale`` (s): times closer than 1e-10 of it are one moment.
 
@@ -319,25 +348,15 @@ def new_state(pr: Problem, window: float, floor: float, scale: float, random: Fl
     total = slots + flow_slots
     counts = np.zeros(STRAYED + 1, np.int64)
     counts[FREE] = slots
-    holds = np.zeros((servers, words), np.uint64)
-    wants = np.zeros((servers, words), np.uint64)
     wanted = np.ones((servers, chunks), bool)
     wanted[pr.root, np.arange(chunks)] = False
     # A relay is worth feeding only where a packed tree runs through it.
     if (pr.tree_path >= 0).any():
         wanted &= pr.needs[:, None] | (pr.tree_path >= 0)
-    server_index, chunk_index = np.nonzero(wanted)
-    np.bitwise_or.at(
-        wants, (server_index, chunk_index >> 6), np.uint64(1) << (chunk_index & 63).astype(np.uint64)
-    )
     counts[NEEDED] = int(wanted[pr.needs].sum())
     arrival = np.full((servers, chunks), np.inf)
     arrival[pr.root, np.arange(chunks)] = 0.0
-    np.bitwise_or.at(
-        holds,
-        (pr.root, np.arange(chunks) >> 6),
-        np.uint64(1) << (np.arange(chunks) & 63).astype(np.uint64),
-    )
+    holds, wants = _as_words(arrival == 0.0, words), _as_words(wanted, words)
     real = np.zeros(MEAN_NEED + 1)
     real[WINDOW], real[TOLERANCE], real[FLOOR] = window, 1e-10 * scale, floor
     return State(

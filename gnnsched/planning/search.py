@@ -1,0 +1,227 @@
+"""The front door's search: which planners at which chunk counts, until near the bound or out of time."""
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+from scipy.sparse.csgraph import shortest_path
+
+from gnnsched.collective.baselines import CLASSICAL
+from gnnsched.planning.schedulers import PathCache, Sampled, schedule_with
+from gnnsched.topology import Topology
+
+if TYPE_CHECKING:
+    from gnnsched.models.policy import Policy
+
+LADDER = (1, 2, 4, 8, 16, 32, 64, 128)
+# Good enough: the search stops here.
+NEAR_BOUND = 1.005
+RULES = ("greedy_augmented", "trees_augmented")
+PLANNERS = (*RULES, "policy")
+# Samples on the ladder: rules gain little from many, and the policy's others come when the best rungs are known.
+RULE_SAMPLES = 2
+FIRST_SAMPLES = 4
+# The ladder ends, unfinished, below this many transfers: a rung would take minutes.
+MOST_TRANSFERS = 2_000_000
+# The ladder ends after so many rungs in a row without gain, as where the message is so small that more chunks only
+# add latency; then the best rungs get more samples, until so many rounds of them end without gain.
+IDLE_RUNGS, BEST_RUNGS, IDLE_ROUNDS = 2, 2, 2
+GAIN = 0.9995
+# Where a path's latency is at least this part of the bound, all chunks may be rooted at the network's centre.
+LATENCY_SHARE = 0.02
+CENTRE_CHUNKS = (1, 4, 16)
+
+
+@dataclass(frozen=True)
+class Rung:
+    """One planner at one chunk count: what it reached (seconds) and how long planning took.
+
+    ``root``: index of the server at which all chunks are rooted; None where each participant has
+    ``chunks_per_server`` of them.
+    """
+
+    chunks_per_server: int
+    scheduler: str
+    makespan_s: float
+    plan_s: float
+    root: int | None = None
+
+
+class Search:
+    """The best schedule so far, and the clock.
+
+    ``target``: makespan (s) that is good enough. ``best`` is the best planner's result, ``winner`` its rung;
+    ``finished`` turns False when the time limit leaves something out.
+    """
+
+    def __init__(
+        self,
+        topology: Topology,
+        message_bytes: float,
+        policy: "Policy | None",
+        samples: int,
+        seed: int,
+        time_limit: float,
+        progress: Callable[[str], None] | None,
+    ) -> None:
+        self.topology = topology
+        self.message_bytes = message_bytes
+        self.policy = policy
+        self.samples = samples
+        self.seed = seed
+        self.begin = time.monotonic()
+        self.deadline = self.begin + time_limit
+        self.target = 0.0
+        self.progress = progress
+        self.paths = PathCache()
+        self.best: Sampled | None = None
+        self.winner: Rung | None = None
+        self.rungs: list[Rung] = []
+        self.finished = True
+
+    @property
+    def near_bound(self) -> bool:
+        return self.winner is not None and self.winner.makespan_s <= self.target
+
+    def offer(
+        self, name: str, count: int, samples: int, seed: int, root: int | None = None, target: float = 0.0
+    ) -> Rung:
+        """Run a planner and keep its schedule if it is the best; returns its rung."""
+        begin = time.monotonic()
+        sampled = schedule_with(
+            name,
+            self.topology,
+            self.message_bytes,
+            count,
+            samples,
+            seed,
+            self.policy,
+            self.paths,
+            self.deadline,
+            root,
+            target,
+        )
+        took = time.monotonic() - begin
+        makespan = sampled.schedule.makespan
+        if name not in CLASSICAL and len(sampled.makespans) < samples and makespan > target:
+            self.finished = False
+        rung = Rung(count, name, makespan, took, root)
+        self.rungs.append(rung)
+        if self.winner is None or makespan < self.winner.makespan_s:
+            self.best, self.winner = sampled, rung
+        if self.progress is not None:
+            where = f"{count} chunks per server" if root is None else f"{count} chunks rooted at one server"
+            self.progress(f"{name}, {where}: {makespan:.6g} s")
+        return rung
+
+    def one(self, names: Sequence[str], count: int) -> None:
+        """All planners at one chunk count, every sample of each."""
+        for name in names:
+            if self.winner is not None and time.monotonic() > self.deadline:
+                self.finished = False
+                break
+            self.offer(name, count, self.samples, self.seed)
+            if self.near_bound:
+                break
+
+    def climb(self, name: str) -> None:
+        """One planner on the ladder, every sample at each rung."""
+        last = 0.0
+        for count in self._ladder():
+            if not self._in_time(2.0 * last):
+                break
+            last = self.offer(name, count, self.samples, self.seed).plan_s
+            if self.near_bound:
+                break
+
+    def all(self, latency: float) -> None:
+        """The planners of ``PLANNERS`` on the ladder with few samples, then more samples for the best rungs.
+
+        ``latency``: seconds that no plan can go below, the longest of the shortest ways between participants.
+        """
+        if len(self.topology.participants) > 1 and latency >= LATENCY_SHARE * self.target:
+            centre = _centre(self.topology, self.paths)
+            for count in CENTRE_CHUNKS:
+                for name in RULES:
+                    self.offer(name, count, 1, self.seed, centre)
+        idle = 0
+        last: dict[str, float] = {}
+        for count in self._ladder():
+            before = np.inf if self.winner is None else self.winner.makespan_s
+            begun = False
+            for name in PLANNERS:
+                # A rung takes about twice as long as the one before: do not begin what cannot end in time.
+                if self._in_time(2.0 * last.get(name, 0.0)):
+                    own = min(self.samples, FIRST_SAMPLES if name == "policy" else RULE_SAMPLES)
+                    rung = self.offer(name, count, own, self.seed, None, self.target)
+                    last[name] = rung.plan_s
+                    begun = True
+                if self.near_bound:
+                    return
+            if not begun:
+                break
+            assert self.winner is not None
+            idle = 0 if self.winner.makespan_s < GAIN * before else idle + 1
+            if idle == IDLE_RUNGS:
+                break
+        self._refine()
+
+    def _refine(self) -> None:
+        """More samples of the policy at the best rungs that it was on."""
+        best: dict[int, float] = {}
+        took: dict[int, float] = {}
+        for rung in self.rungs:
+            count = rung.chunks_per_server
+            if rung.root is None:
+                best[count] = min(best.get(count, np.inf), rung.makespan_s)
+                if rung.scheduler == "policy":
+                    took[count] = rung.plan_s
+        counts = sorted(took, key=lambda count: (best[count], count))[:BEST_RUNGS]
+        idle, turn = 0, 0
+        while counts and idle < IDLE_ROUNDS * len(counts):
+            count = counts[turn % len(counts)]
+            turn += 1
+            if not self._in_time(took[count]):
+                break
+            assert self.winner is not None
+            before = self.winner.makespan_s
+            # Other packings and other draws than on the ladder.
+            seed = self.seed + (1 + turn // len(counts)) * 1_000_003
+            self.offer("policy", count, self.samples, seed, None, self.target)
+            if self.near_bound:
+                break
+            idle = 0 if self.winner.makespan_s < GAIN * before else idle + 1
+
+    def _in_time(self, expected: float) -> bool:
+        """Whether what takes ``expected`` seconds would end in time; the first thing always may begin."""
+        if self.winner is None or time.monotonic() + expected <= self.deadline:
+            return True
+        self.finished = False
+        return False
+
+    def _ladder(self) -> list[int]:
+        """The chunk counts that are not too many for this network; the others are left out."""
+        servers = len(self.topology.participants)
+        fitting = [c for c in LADDER if c == 1 or 2 * servers * servers * c <= MOST_TRANSFERS]
+        if len(fitting) < len(LADDER):
+            self.finished = False
+        return fitting
+
+
+def _centre(topology: Topology, paths: PathCache) -> int:
+    """The participant that the farthest one is nearest to by latency there and back, as a node index."""
+    found = paths.of(topology)
+    servers = found.num_servers
+    # Paths without latency are still paths: an entry of zero would mean none.
+    ways = np.full((servers, servers), np.inf)
+    np.minimum.at(ways, (found.source, found.target), found.latency + 1e-15)
+    latency = shortest_path(np.where(np.isfinite(ways), ways, 0.0))
+    members = np.flatnonzero(topology.is_participant[found.nodes])
+    among = latency[np.ix_(members, members)]
+    farthest = among.max(0) + among.max(1)
+    # Of those that are nearly as near, the one with the most bandwidth.
+    out = np.bincount(topology.link_source, topology.bandwidth, topology.num_nodes)[found.nodes[members]]
+    near = np.flatnonzero(farthest <= farthest.min() * (1.0 + 1e-9))
+    return int(found.nodes[members[near[np.argmax(out[near])]]])
