@@ -1,10 +1,10 @@
 """Augmentation: ports that a greedy pass leaves unmatched are matched by rearranging the same event's transfers."""
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
 
 from gnnsched.collective.decode.choice import NONE, Rules, Scores, choose_chunk
+from gnnsched.collective.decode.compiling import borrowing
 from gnnsched.collective.decode.learn import Tape
 from gnnsched.collective.decode.problem import Problem
 from gnnsched.collective.decode.state import (
@@ -33,7 +33,7 @@ AUGMENTATION_DEPTH = 4
 EVICTIONS_PER_SERVER = 200
 
 
-@njit(cache=True)
+@borrowing(inline=False)
 def try_path(
     pr: Problem,
     sc: Scores,
@@ -56,7 +56,7 @@ def try_path(
     return start_transfer(pr, st, path, chunk, start, rate)
 
 
-@njit(cache=True, forceinline=True)
+@borrowing()
 def blocker(pr: Problem, st: State, path: int) -> int:
     """The transfer started in this event that stands on the path's first full link, or NONE."""
     longest = st.longest[0]
@@ -76,7 +76,7 @@ def blocker(pr: Problem, st: State, path: int) -> int:
     return NONE
 
 
-@njit(cache=True, forceinline=True)
+@borrowing()
 def augment_from(
     pr: Problem,
     sc: Scores,
@@ -140,7 +140,7 @@ def augment_from(
     return False
 
 
-@njit(cache=True, forceinline=True)
+@borrowing()
 def augment(
     pr: Problem, sc: Scores, st: State, tape: Tape, rules: Rules, frames: Longs, rng: np.random.Generator
 ) -> None:

@@ -3,9 +3,9 @@
 from typing import NamedTuple
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
 
+from gnnsched.collective.decode.compiling import borrowing
 from gnnsched.collective.decode.learn import Tape, learn_choice
 from gnnsched.collective.decode.problem import Problem
 from gnnsched.collective.decode.state import (
@@ -60,7 +60,7 @@ class Rules(NamedTuple):
     guide: float
 
 
-@njit(cache=True)
+@borrowing(inline=False)
 def choose_chunk(
     pr: Problem,
     sc: Scores,
@@ -85,7 +85,8 @@ def choose_chunk(
                 count += 1
     if count == 0:
         return NONE
-    weight = st.weight
+    # Whole arrays and two indices: a view of a row would count references, which costs more than what it is for.
+    weight, phi = st.weight, st.phi
     for k in range(sc.chunk.shape[1]):
         weight[k] = sc.chunk[path, k] + st.real[PROGRESS] * sc.chunk_progress[path, k]
     log_duration = np.log(pr.latency[path] + pr.chunk_bytes[0] / rate)
@@ -103,26 +104,25 @@ def choose_chunk(
     choice = NONE
     for i in range(count):
         c = st.candidate[i]
-        phi = st.phi[i]
-        phi[0] = 1.0
-        phi[1] = st.log_share[st.holders[c]]
-        phi[2] = st.near[0, d, c]
-        phi[3] = st.log_near[0, d, c]
-        phi[4] = st.near[1, d, c]
-        phi[5] = st.log_near[1, d, c]
-        phi[6] = log_duration - st.least_duration[d, c]
-        phi[7] = log_load - st.least_load[d, c]
-        phi[8] = need
-        phi[9] = log_useful
-        phi[10] = st.random[c]
+        phi[i, 0] = 1.0
+        phi[i, 1] = st.log_share[st.holders[c]]
+        phi[i, 2] = st.near[0, d, c]
+        phi[i, 3] = st.log_near[0, d, c]
+        phi[i, 4] = st.near[1, d, c]
+        phi[i, 5] = st.log_near[1, d, c]
+        phi[i, 6] = log_duration - st.least_duration[d, c]
+        phi[i, 7] = log_load - st.least_load[d, c]
+        phi[i, 8] = need
+        phi[i, 9] = log_useful
+        phi[i, 10] = st.random[c]
         planned = pr.tree_path[d, c]
-        phi[11] = 1.0 if pr.tree_source[d, c] == s else 0.0
-        phi[12] = pr.log_price[path] - pr.log_price[planned] if planned >= 0 else 0.0
-        phi[13] = pr.tail[d, c]
-        phi[14] = wait_gain
+        phi[i, 11] = 1.0 if pr.tree_source[d, c] == s else 0.0
+        phi[i, 12] = pr.log_price[path] - pr.log_price[planned] if planned >= 0 else 0.0
+        phi[i, 13] = pr.tail[d, c]
+        phi[i, 14] = wait_gain
         value = 0.0
         for k in range(len(weight)):
-            value += weight[k] * phi[k]
+            value += weight[k] * phi[i, k]
         st.score[i] = value
         if value > best:
             best = value
@@ -166,7 +166,7 @@ def choose_chunk(
     return chosen
 
 
-@njit(cache=True, forceinline=True)
+@borrowing()
 def look_at_pair(pr: Problem, st: State, guide: float, path: int) -> None:
     """Note in ``st.pair[source]`` the path's number of useful chunks (log), their rarest share and longest tail."""
     s, d = pr.source[path], pr.target[path]
@@ -189,7 +189,7 @@ def look_at_pair(pr: Problem, st: State, guide: float, path: int) -> None:
     st.pair[s, 2] = longest
 
 
-@njit(cache=True, forceinline=True)
+@borrowing()
 def legal_paths(pr: Problem, st: State, guide: float, legal: Longs, features: Floats) -> int:
     """All paths that can start at this event and carry something useful; returns their number.
 
@@ -216,14 +216,13 @@ def legal_paths(pr: Problem, st: State, guide: float, legal: Longs, features: Fl
                     look_at_pair(pr, st, guide, p)
                 if st.pair[s, 0] == 0.0:
                     continue
-                row = features[count]
-                row[0] = 1.0
-                row[1] = st.real[PROGRESS]
-                row[2] = st.pair[s, 1]
-                row[3] = st.pair[s, 0]
-                row[4] = 0.0 if rate >= pr.rate[p] else np.log(rate / pr.rate[p])
-                row[5] = st.pair[s, 2]
-                row[6] = need
+                features[count, 0] = 1.0
+                features[count, 1] = st.real[PROGRESS]
+                features[count, 2] = st.pair[s, 1]
+                features[count, 3] = st.pair[s, 0]
+                features[count, 4] = 0.0 if rate >= pr.rate[p] else np.log(rate / pr.rate[p])
+                features[count, 5] = st.pair[s, 2]
+                features[count, 6] = need
                 legal[count] = p
                 count += 1
     return count

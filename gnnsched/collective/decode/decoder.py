@@ -192,11 +192,11 @@ class Instance:
         state = new_state(problem, window, decoding.floor, self.time_scale, random, budget)
         rules = Rules(mode, decoding.sample, decoding.allow_none, decoding.augment, decoding.guide)
         events = run(
-            problem,
-            scores,
-            state,
-            tape,
-            rules,
+            tuple(problem),
+            tuple(scores),
+            tuple(state),
+            tuple(tape),
+            tuple(rules),
             np.zeros(paths, np.int64),
             np.zeros((paths, len(PATH_FEATURES))),
             np.zeros((AUGMENTATION_DEPTH + 2, 5), np.int64),

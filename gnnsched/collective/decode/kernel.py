@@ -120,8 +120,8 @@ def replay_pass(
         position[legal[i]] = -1
 
 
-@njit(cache=True, nogil=True)
-def run(
+@njit(cache=True)
+def _run(
     pr: Problem,
     sc: Scores,
     st: State,
@@ -224,3 +224,31 @@ def run(
     if rules.mode == REPLAY:
         settle_nearness(st, tape)
     return st.counter[EVENT]
+
+
+@njit(cache=True, nogil=True)
+def run(
+    problem: tuple,
+    scores: tuple,
+    state: tuple,
+    tape: tuple,
+    rules: tuple,
+    legal: Longs,
+    features: Floats,
+    frames: Longs,
+    position: Longs,
+    rng: np.random.Generator,
+) -> int:
+    """``_run`` on plain tuples of what the named ones hold: looking at a named tuple takes numba as long as a plan."""
+    return _run(
+        Problem(*problem),
+        Scores(*scores),
+        State(*state),
+        Tape(*tape),
+        Rules(*rules),
+        legal,
+        features,
+        frames,
+        position,
+        rng,
+    )

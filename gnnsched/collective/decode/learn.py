@@ -12,6 +12,7 @@ import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
+from gnnsched.collective.decode.compiling import borrowing
 from gnnsched.collective.decode.problem import (
     CHUNK_FEATURES,
     NEARNESS_FLOOR,
@@ -84,7 +85,7 @@ def empty_tape(pr: Problem, decisions: int) -> Tape:
     )
 
 
-@njit(cache=True, forceinline=True)
+@borrowing()
 def surrogate_weight(tape: Tape, new: float, old: float, weight: float, sums: int) -> float:
     """Derivative of the clipped surrogate with respect to a log-probability; adds to the level's statistics."""
     advantage = tape.setting[ADVANTAGE]
@@ -104,7 +105,7 @@ def surrogate_weight(tape: Tape, new: float, old: float, weight: float, sums: in
     return advantage * ratio * weight
 
 
-@njit(cache=True, forceinline=True)
+@borrowing()
 def learn_choice(
     pr: Problem,
     st: State,
@@ -148,12 +149,9 @@ def learn_choice(
         if i == choice:
             q += weight
         c = st.candidate[i]
-        gradient = tape.d_chunk[path]
-        slope = tape.d_chunk_progress[path]
-        phi = st.phi[i]
-        for k in range(len(phi)):
-            gradient[k] += q * phi[k]
-            slope[k] += q * progress * phi[k]
+        for k in range(len(w)):
+            tape.d_chunk[path, k] += q * st.phi[i, k]
+            tape.d_chunk_progress[path, k] += q * progress * st.phi[i, k]
         for h in range(NEARNESS_HEADS):
             tape.debt[h, d, c] += q * (w[2 + 2 * h] + w[3 + 2 * h] / (NEARNESS_FLOOR + st.near[h, d, c]))
 
@@ -224,7 +222,7 @@ def learn_picks(
             tape.d_path[legal[i], k] += slope * features[i, k]
 
 
-@njit(cache=True, forceinline=True)
+@borrowing()
 def repay_nearness(tape: Tape, server: int, chunk: int) -> None:
     """The chunk reached ``server`` only now: decisions made before did not see it there."""
     for h in range(NEARNESS_HEADS):
@@ -232,7 +230,7 @@ def repay_nearness(tape: Tape, server: int, chunk: int) -> None:
             tape.d_attention[h, server, d] -= tape.debt[h, d, chunk]
 
 
-@njit(cache=True, forceinline=True)
+@borrowing()
 def settle_nearness(st: State, tape: Tape) -> None:
     """At the end: each decision saw every server that held or awaited the chunk."""
     servers, chunks = st.arrival.shape

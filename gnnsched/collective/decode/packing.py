@@ -10,6 +10,7 @@ import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
+from gnnsched.collective.decode.compiling import borrowing
 from gnnsched.collective.decode.paths import Paths
 
 IMPROVEMENT_ROUNDS = 4
@@ -39,7 +40,7 @@ class Trees(NamedTuple):
     load: Floats
 
 
-@njit(cache=True)
+@borrowing(inline=False)
 def _add(
     path: int, sign: float, start: Longs, links: Ints, work: Floats, scale: float, load: Floats, toll: Floats
 ) -> None:
@@ -50,7 +51,7 @@ def _add(
         toll[e] = work[e] * np.exp(min(STEEPNESS * (load[e] + work[e]) / scale, 600.0))
 
 
-@njit(cache=True)
+@borrowing(inline=False)
 def _price(path: int, start: Longs, links: Ints, toll: Floats) -> float:
     total = 0.0
     for k in range(start[path], start[path + 1]):
@@ -147,7 +148,7 @@ def _drop_idle_relays(
                 changed = True
 
 
-@njit(cache=True)
+@borrowing(inline=False)
 def _improve(
     root: int,
     first: int,
@@ -191,7 +192,7 @@ def _improve(
         _add(choice, 1.0, start, links, work, scale, load, toll)
 
 
-@njit(cache=True)
+@borrowing(inline=False)
 def _tails(source: Ints, duration: Floats, parent: Ints, tail: Floats) -> None:
     """``tail`` (S,): longest way from the start of the transfer into a server to an arrival below it."""
     for d in range(len(parent)):

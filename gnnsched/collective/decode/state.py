@@ -8,9 +8,9 @@ that no plan can overload a link.
 from typing import NamedTuple
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
 
+from gnnsched.collective.decode.compiling import borrowing
 from gnnsched.collective.decode.problem import CHUNK_FEATURES, NEARNESS_FLOOR, NEARNESS_HEADS, Problem
 
 Floats = NDArray[np.float64]
@@ -93,14 +93,14 @@ class State(NamedTuple):
     longest: Longs
 
 
-@njit(cache=True, forceinline=True)
+@borrowing()
 def lowest_bit(word: np.uint64) -> int:
     """Index of the lowest bit set (de Bruijn multiplication)."""
     isolated = word & (~word + np.uint64(1))
     return _BIT[(isolated * _DEBRUIJN) >> np.uint64(58)]
 
 
-@njit(cache=True, forceinline=True)
+@borrowing()
 def announce(pr: Problem, attention: Floats, st: State, server: int, chunk: int) -> None:
     """Server holds or awaits the chunk for good: tell everybody what that means to them."""
     for d in range(len(pr.needs)):
@@ -111,7 +111,7 @@ def announce(pr: Problem, attention: Floats, st: State, server: int, chunk: int)
         st.least_load[d, chunk] = min(st.least_load[d, chunk], pr.log_load[server, d])
 
 
-@njit(cache=True, forceinline=True)
+@borrowing()
 def left_from(pr: Problem, st: State, link: int, time: float) -> float:
     """Rate left on a link for an occupancy that begins at ``time``, bytes/s."""
     left = pr.bandwidth[link]
@@ -123,7 +123,7 @@ def left_from(pr: Problem, st: State, link: int, time: float) -> float:
     return left
 
 
-@njit(cache=True, forceinline=True)
+@borrowing()
 def prune(st: State, link: int, time: float) -> None:
     """Take bookings that have ended by ``time`` off a link's list."""
     before = -1
@@ -140,7 +140,7 @@ def prune(st: State, link: int, time: float) -> None:
         booking = after
 
 
-@njit(cache=True, forceinline=True)
+@borrowing()
 def note_vacancy(pr: Problem, st: State, link: int) -> None:
     """Note in ``st.vacant`` the first moment from which the link has some rate left, counting no later booking."""
     moment = 0.0
@@ -156,7 +156,7 @@ def note_vacancy(pr: Problem, st: State, link: int) -> None:
     st.vacant[link] = moment
 
 
-@njit(cache=True, forceinline=True)
+@borrowing()
 def opening(pr: Problem, st: State, path: int) -> tuple[float, float]:
     """When and at which rate a path can start at this event: (seconds, bytes/s), rate 0 if it cannot.
 
@@ -199,7 +199,7 @@ def opening(pr: Problem, st: State, path: int) -> tuple[float, float]:
         start = following
 
 
-@njit(cache=True, forceinline=True)
+@borrowing()
 def whole_opening(pr: Problem, st: State, path: int) -> float:
     """The first moment (s) from now on at which a path has its ordinary rate left, as booked so far."""
     moment = st.real[NOW]
@@ -221,7 +221,7 @@ def whole_opening(pr: Problem, st: State, path: int) -> float:
         moment = following
 
 
-@njit(cache=True, forceinline=True)
+@borrowing()
 def allowed(pr: Problem, guide: float, path: int, chunk: int) -> bool:
     """Whether the packed trees let the chunk take this path: its tree's edge, or one priced within ``guide`` (log)."""
     if guide == np.inf:
@@ -234,7 +234,7 @@ def allowed(pr: Problem, guide: float, path: int, chunk: int) -> bool:
     return pr.log_price[path] <= pr.log_price[planned] + guide and guide > 0.0
 
 
-@njit(cache=True, forceinline=True)
+@borrowing()
 def anything_useful(pr: Problem, st: State, guide: float, path: int) -> bool:
     """Whether the path's source can send its target a chunk that it wants."""
     s, d = pr.source[path], pr.target[path]
@@ -251,7 +251,7 @@ def anything_useful(pr: Problem, st: State, guide: float, path: int) -> bool:
     return False
 
 
-@njit(cache=True, forceinline=True)
+@borrowing()
 def book(pr: Problem, st: State, slot: int) -> None:
     """Put a slot's transfer on its links and take the chunk off its target's wants."""
     path, chunk = st.slot_path[slot], st.slot_chunk[slot]
@@ -275,7 +275,7 @@ def book(pr: Problem, st: State, slot: int) -> None:
     st.slot_state[slot] = STARTED
 
 
-@njit(cache=True, forceinline=True)
+@borrowing()
 def start_transfer(pr: Problem, st: State, path: int, chunk: int, start: float, rate: float) -> int:
     """Start a transfer in this event; returns its slot."""
     st.counter[FREE] -= 1
@@ -293,7 +293,7 @@ def start_transfer(pr: Problem, st: State, path: int, chunk: int, start: float, 
     return slot
 
 
-@njit(cache=True, forceinline=True)
+@borrowing()
 def take_back(pr: Problem, st: State, slot: int) -> None:
     """Undo ``book`` of a transfer started in this event; the slot keeps its data, so that it can be booked again."""
     path, chunk = st.slot_path[slot], st.slot_chunk[slot]
@@ -319,7 +319,7 @@ def take_back(pr: Problem, st: State, slot: int) -> None:
     st.slot_state[slot] = UNUSED
 
 
-@njit(cache=True, forceinline=True)
+@borrowing()
 def release_slot(st: State, slot: int) -> None:
     """Give a slot whose transfer was taken back for good to the next one."""
     st.free[st.counter[FREE]] = slot
