@@ -5,7 +5,7 @@ import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -41,7 +41,12 @@ _DECODED: dict[str, tuple[Callable[[Instance], Scores], Decoding]] = {
 }
 # Samples go round this many different tree packings: they are guides, and another one may guide better.
 PACKINGS = 16
+# How the samples of the learned schedulers differ, in turn: no path idle by choice, free choice, near the packed trees.
 LEARNED = ("policy", "linear")
+_BUSY: dict[str, Any] = {"allow_none": False}
+_FREE: dict[str, Any] = {}
+_GUIDED: dict[str, Any] = {"guide": GUIDE}
+LEARNED_SAMPLES = (_FREE, _BUSY, _GUIDED, _FREE, _GUIDED, _GUIDED, _FREE, _GUIDED)
 UNGUIDED = ("greedy", "greedy_augmented", "random")
 SCHEDULERS = ("policy", *CLASSICAL, *_DECODED)
 
@@ -159,9 +164,8 @@ def schedule_with(
             instance, scores = made[packing]
             # The first sample of a rule takes the best choice each time, the others break its ties at random.
             own = replace(decoding, sample=decoding.sample or sample > 0)
-            # Five in eight of the learned samples keep near their packed trees.
-            if name in LEARNED and sample % 8 >= 3:
-                own = replace(own, guide=GUIDE)
+            if name in LEARNED:
+                own = replace(own, **LEARNED_SAMPLES[sample % len(LEARNED_SAMPLES)])
             episode = instance.decode(scores, own, np.random.default_rng([seed, sample]))
             longest[0] = max(longest[0], time.monotonic() - begin)
             return instance, episode

@@ -7,7 +7,7 @@ direct links, switch trees, fast groups on a slow fabric. No fat-tree, torus, st
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
@@ -41,6 +41,8 @@ MOST_FLOWS = 4
 SMALL_SHARE = 0.35
 # Part of the lessons that are decoded near the packed trees, as part of a plan's samples are.
 GUIDED_SHARE = 0.4
+# Part of the lessons in which no path may be left idle, likewise.
+BUSY_SHARE = 0.1
 # Shares of the default mixture: BCube, DCell, random regular, DGX-like, leaf-spine, dumbbell, heterogeneous.
 _SHARES = (0.12, 0.04, 0.14, 0.2, 0.1, 0.08, 0.32)
 MIXTURES = ("default", "bcube")
@@ -174,7 +176,9 @@ class Mixture:
             flows = draw_flows(topology, paths, MOST_FLOWS, bound, rng)
         packing_seed = int(rng.integers(2**31))
         instance = Instance(topology, message, chunks_per_server, packing_seed, paths, flows)
-        guide = GUIDE if rng.random() < GUIDED_SHARE else np.inf
-        lesson = Lesson(instance, bound, Decoding(guide=guide))
+        decoding = Decoding(guide=GUIDE) if rng.random() < GUIDED_SHARE else Decoding()
+        if rng.random() < BUSY_SHARE:
+            decoding = replace(decoding, allow_none=False)
+        lesson = Lesson(instance, bound, decoding)
         self._cache[index] = lesson
         return lesson

@@ -24,7 +24,7 @@ from gnnsched.collective.decode.presets import (
 from gnnsched.collective.decode.problem import NO_FLOWS, Flows
 from gnnsched.envs.flows import draw_flows
 from gnnsched.models.policy import Policy
-from gnnsched.planning.schedulers import GUIDE, PACKINGS
+from gnnsched.planning.schedulers import LEARNED_SAMPLES, PACKINGS
 from gnnsched.topology import Topology
 
 KINDS = ("plain", "flows", "small")
@@ -103,8 +103,8 @@ class Case:
             own = scorer.decoding
             if scorer.ties:
                 own = replace(own, sample=sample > 0)
-            if scorer.guided and sample % 8 >= 3:
-                own = replace(own, guide=GUIDE)
+            if scorer.guided:
+                own = replace(own, **LEARNED_SAMPLES[sample % len(LEARNED_SAMPLES)])
             episode = instance.decode(scores[packing], own, np.random.default_rng([0, sample]))
             ratios[sample] = episode.makespan / self.bound_s
         return ratios

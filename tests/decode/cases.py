@@ -55,7 +55,7 @@ class Decision(NamedTuple):
     """What a policy sees and what the tape says: K legal paths and their features at the start of the event.
 
     ``legal`` (K,), ``features`` (K, path features); ``path``: the one picked; ``candidates`` (k,): chunks that it
-    may take; ``known`` bool (S, C): who held or awaited what when the event began; ``phi`` (k, chunk features)
+    may take; ``known`` bool (S, C): who holds or awaits what at this moment; ``phi`` (k, chunk features)
     with the nearness columns left 0; ``progress``; ``idle``: none is allowed; ``chunk``: taken, -1 for none.
     """
 
@@ -105,12 +105,11 @@ def decisions(instance: Instance, env: AllReduceEnv, episode: Episode) -> Iterat
     for path, chunk in zip(episode.tape.picks.tolist(), episode.tape.choices.tolist()):
         if loop.event != event:
             event = loop.event
-            known = np.isfinite(loop.arrival)
+            holders_then = np.isfinite(loop.arrival).sum(0)
             progress = 1.0 - loop.missing / initial
             need_then = loop.wants.sum(1)
             mean_need = need_then.mean()
             at_start: dict[int, list[float]] = {}
-            holders_then = known.sum(0)
             for p in np.flatnonzero(loop.path_mask()).tolist():
                 s, d = paths.source[p], paths.target[p]
                 useful = np.flatnonzero(loop.holds[s] & loop.wants[d])
@@ -127,6 +126,7 @@ def decisions(instance: Instance, env: AllReduceEnv, episode: Episode) -> Iterat
                     float(np.log((need_then[d] + 1) / (mean_need + 1))),
                 ]
         legal = np.flatnonzero(loop.path_mask())
+        known = np.isfinite(loop.arrival)
         s, d = int(paths.source[path]), int(paths.target[path])
         candidates = np.flatnonzero(loop.chunk_mask(path))
         duration = np.log(paths.latency[path] + instance.chunk_bytes / loop.rate[path])

@@ -6,6 +6,7 @@ from numpy.typing import NDArray
 from gnnsched.collective.decode.choice import NONE, Rules, Scores, choose_chunk
 from gnnsched.collective.decode.compiling import borrowing
 from gnnsched.collective.decode.learn import Tape
+from gnnsched.collective.decode.moves import book, release_slot, start_transfer, take_back
 from gnnsched.collective.decode.problem import Problem
 from gnnsched.collective.decode.state import (
     BUDGET,
@@ -18,12 +19,8 @@ from gnnsched.collective.decode.state import (
     WINDOW,
     State,
     anything_useful,
-    book,
     left_from,
     opening,
-    release_slot,
-    start_transfer,
-    take_back,
 )
 
 Longs = NDArray[np.int64]
@@ -53,7 +50,7 @@ def try_path(
     chunk = choose_chunk(pr, sc, st, tape, rules, path, rate, rules.allow_none, rng)
     if chunk == NONE:
         return NONE
-    return start_transfer(pr, st, path, chunk, start, rate)
+    return start_transfer(pr, sc, st, tape, rules, path, chunk, start, rate)
 
 
 @borrowing()
@@ -106,9 +103,9 @@ def augment_from(
                 continue
             level -= 1
             if level >= 0:
-                take_back(pr, st, frames[level, 4])
+                take_back(pr, sc, st, tape, rules, frames[level, 4])
                 release_slot(st, frames[level, 4])
-                book(pr, st, frames[level, 3])
+                book(pr, sc, st, tape, rules, frames[level, 3])
             continue
         # Different paths come first at different events, so that none is favoured by its number.
         path = first + (frames[level, 1] + st.counter[EVENT] * 7919) % degree
@@ -128,10 +125,10 @@ def augment_from(
         if st.visited[robbed] == stamp:
             continue
         st.counter[BUDGET] -= 1
-        take_back(pr, st, victim)
+        take_back(pr, sc, st, tape, rules, victim)
         started = try_path(pr, sc, st, tape, rules, path, 1.0, rng)
         if started < 0:
-            book(pr, st, victim)
+            book(pr, sc, st, tape, rules, victim)
             continue
         st.visited[robbed] = stamp
         frames[level, 3], frames[level, 4] = victim, started

@@ -12,7 +12,8 @@ from numpy.typing import NDArray
 
 from gnnsched.collective.decode.augmentation import augment
 from gnnsched.collective.decode.choice import NONE, RECORD, REPLAY, Rules, Scores, choose_chunk, legal_paths
-from gnnsched.collective.decode.learn import ADVANTAGE, Tape, learn_picks, repay_nearness, settle_nearness
+from gnnsched.collective.decode.learn import ADVANTAGE, Tape, learn_picks, settle_nearness
+from gnnsched.collective.decode.moves import start_transfer
 from gnnsched.collective.decode.problem import Problem
 from gnnsched.collective.decode.state import (
     COMMITTED,
@@ -32,7 +33,6 @@ from gnnsched.collective.decode.state import (
     note_vacancy,
     opening,
     prune,
-    start_transfer,
 )
 
 Floats = NDArray[np.float64]
@@ -40,10 +40,8 @@ Longs = NDArray[np.int64]
 
 
 @njit(cache=True, forceinline=True)
-def commit(
-    pr: Problem, sc: Scores, st: State, tape: Tape, rules: Rules, heap: list[tuple[float, int]]
-) -> int:
-    """Make this event's transfers final: announce them and note when links are released and chunks arrive."""
+def commit(pr: Problem, st: State, heap: list[tuple[float, int]]) -> int:
+    """Make this event's transfers final: note when links are released and chunks arrive."""
     made = 0
     for i in range(st.counter[FRESH]):
         slot = st.fresh[i]
@@ -52,10 +50,6 @@ def commit(
         st.slot_state[slot] = COMMITTED
         made += 1
         path = st.slot_path[slot]
-        server, chunk = pr.target[path], st.slot_chunk[slot]
-        if rules.mode == REPLAY:
-            repay_nearness(tape, server, chunk)
-        announce(pr, sc.attention, st, server, chunk)
         heappush(heap, (st.slot_end[slot], slot * 2 + 1))
         work = pr.chunk_bytes[0] / st.slot_rate[slot]
         for k in range(pr.start[path], pr.start[path + 1]):
@@ -99,7 +93,7 @@ def replay_pass(
         death[i] = picks
         alive -= 1
         if chunk != NONE:
-            start_transfer(pr, st, path, chunk, start, rate)
+            start_transfer(pr, sc, st, tape, rules, path, chunk, start, rate)
             d = pr.target[path]
             for other in range(pr.into[d], pr.into[d + 1]):
                 i = position[other]
@@ -191,10 +185,10 @@ def _run(
                     st.counter[PICK] += 1
                 chunk = choose_chunk(pr, sc, st, tape, now_rules, path, rate, allow_none, rng)
                 if chunk != NONE:
-                    start_transfer(pr, st, path, chunk, start, rate)
+                    start_transfer(pr, sc, st, tape, rules, path, chunk, start, rate)
         if rules.augment:
             augment(pr, sc, st, tape, now_rules, frames, rng)
-        made = commit(pr, sc, st, tape, rules, heap)
+        made = commit(pr, st, heap)
         force = False
         if st.counter[NEEDED] == 0:
             break

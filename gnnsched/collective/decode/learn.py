@@ -223,11 +223,19 @@ def learn_picks(
 
 
 @borrowing()
-def repay_nearness(tape: Tape, server: int, chunk: int) -> None:
-    """The chunk reached ``server`` only now: decisions made before did not see it there."""
+def enter_nearness(tape: Tape, server: int, chunk: int) -> None:
+    """The chunk is on its way to ``server`` only now: decisions made before did not see it there."""
     for h in range(NEARNESS_HEADS):
         for d in range(tape.debt.shape[1]):
             tape.d_attention[h, server, d] -= tape.debt[h, d, chunk]
+
+
+@borrowing()
+def leave_nearness(tape: Tape, server: int, chunk: int) -> None:
+    """The chunk is no longer on its way to ``server``: only decisions made since it was saw it there."""
+    for h in range(NEARNESS_HEADS):
+        for d in range(tape.debt.shape[1]):
+            tape.d_attention[h, server, d] += tape.debt[h, d, chunk]
 
 
 @borrowing()

@@ -13,7 +13,8 @@ from numpy.typing import NDArray
 from gnnsched.collective.decode.compiling import borrowing
 from gnnsched.collective.decode.paths import Paths
 
-IMPROVEMENT_ROUNDS = 4
+# Rounds in which servers get cheaper parents: as many as this many looks at a path allow, within bounds.
+LEAST_ROUNDS, MOST_ROUNDS, IMPROVEMENT_LOOKS = 4, 12, 8_000_000
 # exp(STEEPNESS * load / largest load) prices a link: high enough that links twice as loaded are avoided.
 STEEPNESS = 6.0
 # A deep tree makes the pipeline's tail long: each hop from the root makes a path this much dearer.
@@ -285,6 +286,8 @@ def pack_trees(
     if len(paths.source) == 0:
         alone = (len(roots), paths.num_servers)
         return Trees(np.full(alone, -1, np.int32), np.zeros(alone), np.zeros(0), np.zeros(len(bandwidth)))
+    looks = len(roots) * len(paths.source)
+    rounds = min(MOST_ROUNDS, max(LEAST_ROUNDS, IMPROVEMENT_LOOKS // looks))
     parent, tail, price, load = _pack(
         paths.source,
         paths.target,
@@ -297,6 +300,6 @@ def pack_trees(
         np.asarray(roots, np.int32),
         taken,
         rng.permutation(len(roots)),
-        IMPROVEMENT_ROUNDS,
+        rounds,
     )
     return Trees(parent, tail, price, load)

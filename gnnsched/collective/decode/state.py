@@ -48,7 +48,7 @@ class State(NamedTuple):
     ``arrival`` (S, C): seconds, inf where not on its way; ``holds``, ``wants`` (S, W): bits of chunks that a
     server can send now, and of those neither held nor awaited; ``need`` (S,): number of the latter;
     ``holders`` (C,): servers that hold or await the chunk; ``near``, ``log_near`` (H, S, C) and ``least_duration``,
-    ``least_load`` (S, C, logs): what the committed holders mean to a server; ``log_share`` (S + 2,): log(k / S) by
+    ``least_load`` (S, C, logs): what these mean to a server; ``log_share`` (S + 2,): log(k / S) by
     number of holders k; ``head`` (m,), ``next``, ``ends``, ``rates`` (T*L): lists of bookings per link, booking
     slot * L + k being the k-th link's; ``vacant`` (m,): the first moment at which the link is not full;
     ``slot_*`` (T,): the transfers; ``free`` (T,): stack of unused slots; ``fresh``: slots started in this event;
@@ -102,13 +102,32 @@ def lowest_bit(word: np.uint64) -> int:
 
 @borrowing()
 def announce(pr: Problem, attention: Floats, st: State, server: int, chunk: int) -> None:
-    """Server holds or awaits the chunk for good: tell everybody what that means to them."""
+    """Server holds or awaits the chunk: tell everybody what that means to them."""
     for d in range(len(pr.needs)):
         for h in range(NEARNESS_HEADS):
             st.near[h, d, chunk] += attention[h, server, d]
             st.log_near[h, d, chunk] = np.log(NEARNESS_FLOOR + st.near[h, d, chunk])
         st.least_duration[d, chunk] = min(st.least_duration[d, chunk], pr.log_duration[server, d])
         st.least_load[d, chunk] = min(st.least_load[d, chunk], pr.log_load[server, d])
+
+
+@borrowing()
+def retract(pr: Problem, attention: Floats, st: State, server: int, chunk: int) -> None:
+    """Server awaits the chunk no longer: undo ``announce``."""
+    servers = len(pr.needs)
+    for d in range(servers):
+        for h in range(NEARNESS_HEADS):
+            # Rounding must not leave less than nothing.
+            st.near[h, d, chunk] = max(st.near[h, d, chunk] - attention[h, server, d], 0.0)
+            st.log_near[h, d, chunk] = np.log(NEARNESS_FLOOR + st.near[h, d, chunk])
+        nearest = pr.log_duration[server, d] <= st.least_duration[d, chunk]
+        if nearest or pr.log_load[server, d] <= st.least_load[d, chunk]:
+            st.least_duration[d, chunk] = np.inf
+            st.least_load[d, chunk] = np.inf
+            for s in range(servers):
+                if st.arrival[s, chunk] < np.inf:
+                    st.least_duration[d, chunk] = min(st.least_duration[d, chunk], pr.log_duration[s, d])
+                    st.least_load[d, chunk] = min(st.least_load[d, chunk], pr.log_load[s, d])
 
 
 @borrowing()
@@ -249,81 +268,6 @@ def anything_useful(pr: Problem, st: State, guide: float, path: int) -> bool:
                 return True
             word &= word - np.uint64(1)
     return False
-
-
-@borrowing()
-def book(pr: Problem, st: State, slot: int) -> None:
-    """Put a slot's transfer on its links and take the chunk off its target's wants."""
-    path, chunk = st.slot_path[slot], st.slot_chunk[slot]
-    d = pr.target[path]
-    longest = st.longest[0]
-    work = pr.chunk_bytes[0] / st.slot_rate[slot]
-    for k in range(pr.start[path], pr.start[path + 1]):
-        booking = slot * longest + (k - pr.start[path])
-        link = pr.links[k]
-        st.ends[booking] = st.slot_start[slot] + pr.offset[k] + work
-        st.rates[booking] = st.slot_rate[slot]
-        st.next[booking] = st.head[link]
-        st.head[link] = booking
-        note_vacancy(pr, st, link)
-    st.arrival[d, chunk] = st.slot_end[slot]
-    st.wants[d, chunk >> 6] &= ~(np.uint64(1) << np.uint64(chunk & 63))
-    st.need[d] -= 1
-    if pr.needs[d]:
-        st.counter[NEEDED] -= 1
-    st.holders[chunk] += 1
-    st.slot_state[slot] = STARTED
-
-
-@borrowing()
-def start_transfer(pr: Problem, st: State, path: int, chunk: int, start: float, rate: float) -> int:
-    """Start a transfer in this event; returns its slot."""
-    st.counter[FREE] -= 1
-    slot = st.free[st.counter[FREE]]
-    begin = max(start, st.arrival[pr.source[path], chunk])
-    st.slot_path[slot] = path
-    st.slot_chunk[slot] = chunk
-    st.slot_rate[slot] = rate
-    st.slot_start[slot] = begin
-    st.slot_end[slot] = begin + pr.latency[path] + pr.chunk_bytes[0] / rate
-    st.slot_event[slot] = st.counter[EVENT]
-    book(pr, st, slot)
-    st.fresh[st.counter[FRESH]] = slot
-    st.counter[FRESH] += 1
-    return slot
-
-
-@borrowing()
-def take_back(pr: Problem, st: State, slot: int) -> None:
-    """Undo ``book`` of a transfer started in this event; the slot keeps its data, so that it can be booked again."""
-    path, chunk = st.slot_path[slot], st.slot_chunk[slot]
-    d = pr.target[path]
-    longest = st.longest[0]
-    for k in range(pr.start[path], pr.start[path + 1]):
-        wanted = slot * longest + (k - pr.start[path])
-        link = pr.links[k]
-        booking = st.head[link]
-        if booking == wanted:
-            st.head[link] = st.next[wanted]
-        else:
-            while st.next[booking] != wanted:
-                booking = st.next[booking]
-            st.next[booking] = st.next[wanted]
-        note_vacancy(pr, st, link)
-    st.arrival[d, chunk] = np.inf
-    st.wants[d, chunk >> 6] |= np.uint64(1) << np.uint64(chunk & 63)
-    st.need[d] += 1
-    if pr.needs[d]:
-        st.counter[NEEDED] += 1
-    st.holders[chunk] -= 1
-    st.slot_state[slot] = UNUSED
-
-
-@borrowing()
-def release_slot(st: State, slot: int) -> None:
-    """Give a slot whose transfer was taken back for good to the next one."""
-    st.free[st.counter[FREE]] = slot
-    st.counter[FREE] += 1
 
 
 def _as_words(flags: NDArray[np.bool_], words: int) -> Words:
