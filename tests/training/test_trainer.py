@@ -80,6 +80,7 @@ def overfitted(
     monkeypatch.setattr(mixture, "CHUNKS_PER_SERVER", (chunks_per_server,))
     # Near its packed trees any policy does well.
     monkeypatch.setattr(mixture, "GUIDED_SHARE", 0.0)
+    monkeypatch.setattr(mixture, "BUSY_SHARE", 0.0)
     config = TrainConfig(
         iterations=updates,
         lessons=4,
