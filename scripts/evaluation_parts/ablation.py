@@ -34,7 +34,7 @@ TRAINED = {
     "no_flows": "no embedding of in-flight flows",
     "one_level": "one level (flat)",
     "alternating": "levels in turns instead of jointly",
-    "unshaped": "no credit shaping",
+    "unfaded": "costs of the whole rest of the plan count alike",
 }
 WORDS = {
     DEFAULT: "**policy**",
