@@ -114,13 +114,13 @@ def replay_pass(
         position[legal[i]] = -1
 
 
-@njit(cache=True)
-def _run(
-    pr: Problem,
-    sc: Scores,
-    st: State,
-    tape: Tape,
-    rules: Rules,
+@njit(cache=True, nogil=True)
+def run(
+    problem: tuple,
+    scores: tuple,
+    state: tuple,
+    choices: tuple,
+    how: tuple,
     legal: Longs,
     features: Floats,
     frames: Longs,
@@ -129,8 +129,11 @@ def _run(
 ) -> int:
     """Plan the whole all-gather; the transfers are left in the slots. Returns the number of events.
 
-    ``legal``, ``position`` (P,), ``features`` (P, path features) and ``frames`` are scratch.
+    The first five are a Problem, Scores, State, Tape and Rules as plain tuples: looking at a named tuple takes numba
+    as long as a plan. ``legal``, ``position`` (P,), ``features`` (P, path features) and ``frames`` are scratch.
     """
+    pr, sc, st = Problem(*problem), Scores(*scores), State(*state)
+    tape, rules = Tape(*choices), Rules(*how)
     servers = len(pr.needs)
     heap = [(0.0, 0)]
     heap.pop()
@@ -218,31 +221,3 @@ def _run(
     if rules.mode == REPLAY:
         settle_nearness(st, tape)
     return st.counter[EVENT]
-
-
-@njit(cache=True, nogil=True)
-def run(
-    problem: tuple,
-    scores: tuple,
-    state: tuple,
-    tape: tuple,
-    rules: tuple,
-    legal: Longs,
-    features: Floats,
-    frames: Longs,
-    position: Longs,
-    rng: np.random.Generator,
-) -> int:
-    """``_run`` on plain tuples of what the named ones hold: looking at a named tuple takes numba as long as a plan."""
-    return _run(
-        Problem(*problem),
-        Scores(*scores),
-        State(*state),
-        Tape(*tape),
-        Rules(*rules),
-        legal,
-        features,
-        frames,
-        position,
-        rng,
-    )
