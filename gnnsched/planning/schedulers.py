@@ -41,10 +41,11 @@ _DECODED: dict[str, tuple[Callable[[Instance], Scores], Decoding]] = {
 }
 # Samples go round this many different tree packings: they are guides, and another one may guide better.
 PACKINGS = 16
-# How the samples of the learned schedulers differ, in turn: no path idle by choice, free choice, near the packed trees.
 LEARNED = ("policy", "linear")
-_BUSY: dict[str, Any] = {"allow_none": False}
+# How their samples differ, in turn: free choice, no path left idle by choice, near the packed trees. Idling helps on
+# skewed networks and costs a little on uniform ones.
 _FREE: dict[str, Any] = {}
+_BUSY: dict[str, Any] = {"allow_none": False}
 _GUIDED: dict[str, Any] = {"guide": GUIDE}
 LEARNED_SAMPLES = (_FREE, _BUSY, _GUIDED, _FREE, _GUIDED, _GUIDED, _FREE, _GUIDED)
 UNGUIDED = ("greedy", "greedy_augmented", "random")

@@ -46,7 +46,8 @@ class TrainConfig:
 
     ``iterations`` or ``minutes`` end it, whichever comes first (one of them is needed); the learning rate falls
     linearly over the part that ends first. ``alternate``: freeze the levels in turns, that many updates each
-    (0: joint updates). ``pool``: number of different lessons before they come again.
+    (0: joint updates). ``pool``: number of different lessons before they come again. ``horizon``: how much later, in
+    makespans, a cost counts 1/e of itself in a decision's credit.
     """
 
     seed: int = 0
