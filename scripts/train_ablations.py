@@ -1,6 +1,6 @@
 """Trains what the ablation table compares: the default recipe with one part changed or left out each.
 
-Usage: .venv/bin/python scripts/train_ablations.py [--only NAME ...] [--minutes 20] [--seed 0] [-o runs/ablations]
+Usage: .venv/bin/python scripts/train_ablations.py [--only NAME ...] [--iterations 1200] [--seed 0] [-o runs/ablations]
 
 One after another on one processor; give ``--only`` in two shells to use two. ``evaluate_suite.sh`` reads the folder.
 """
@@ -57,13 +57,13 @@ class OneLevelTrainer(Trainer):
         return LevelWeights(0.0, 1.0, 0.0, self.config.choice_entropy)
 
 
-def train(name: str, minutes: float, seed: int, folder: Path) -> None:
+def train(name: str, iterations: int, seed: int, folder: Path) -> None:
     """Train the recipe ``name`` and keep its best policy in ``folder``."""
     recipe = RECIPES[name]
-    config = TrainConfig(seed=seed, minutes=minutes, **recipe.train)
+    config = TrainConfig(seed=seed, iterations=iterations, **recipe.train)
     kind = OneLevelTrainer if recipe.one_level else Trainer
     trainer = kind(Mixture("default", seed), config, PolicyConfig(**recipe.policy))
-    bar = tqdm(total=round(60 * minutes), unit="s", desc=name, mininterval=10)
+    bar = tqdm(total=iterations, desc=name, mininterval=10)
 
     def keep() -> None:
         about = {
@@ -83,7 +83,7 @@ def train(name: str, minutes: float, seed: int, folder: Path) -> None:
             if trainer.iteration % config.validation_every == 0:
                 keep()
                 bar.set_postfix(best=f"{trainer.best:.4f}")
-            bar.update(min(round(trainer.elapsed), bar.total) - bar.n)
+            bar.update()
         trainer.validate()
     finally:
         keep()
@@ -93,14 +93,14 @@ def train(name: str, minutes: float, seed: int, folder: Path) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--only", nargs="*", choices=sorted(RECIPES), default=sorted(RECIPES))
-    parser.add_argument("--minutes", type=float, default=20.0)
+    parser.add_argument("--iterations", type=int, default=1200, help="as many as the default had")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("-o", "--output", type=Path, default=Path("runs/ablations"))
     args = parser.parse_args()
     torch.set_num_threads(1)
     for name in args.only:
         try:
-            train(name, args.minutes, args.seed, args.output / name)
+            train(name, args.iterations, args.seed, args.output / name)
         except KeyboardInterrupt:
             print(f"interrupted; what {name} had is kept in {args.output / name}", file=sys.stderr)
             sys.exit(130)

@@ -29,8 +29,11 @@ class Train:
     """Network files to train on."""
     mixture: Literal["default", "bcube"] | None = None
     """Random networks and small BCubes, or BCube(2,1), (3,1) and (4,1) alone."""
-    minutes: float = 10.0
-    """Length of the whole run; with --resume, what was trained before counts."""
+    minutes: float | None = None
+    """Length of the whole run (10 where --iterations is not given either); with --resume, what was trained before
+    counts."""
+    iterations: int | None = None
+    """Length in updates: the same seed gives the same policy then."""
     seed: int = 0
     """Of all random choices."""
     output: Annotated[Folder, arg(aliases=["-o"])]
@@ -51,8 +54,10 @@ class Train:
             raise InputError(
                 "train: needs network files or a mixture; give one of --topologies and --mixture"
             )
-        if not self.minutes > 0:
+        if self.minutes is not None and not self.minutes > 0:
             raise InputError(f"--minutes: {self.minutes} is not positive; give a time such as 10")
+        if self.iterations is not None and self.iterations < 1:
+            raise InputError(f"--iterations: {self.iterations} is below 1; give a number such as 1000")
         if self.alternate < 0:
             raise InputError(f"--alternate: {self.alternate} is negative; give a number of updates or 0")
         check_seed(self.seed)
@@ -67,14 +72,20 @@ class Train:
         torch.set_num_threads(1)
         trainer = Trainer(
             mixture,
-            TrainConfig(seed=self.seed, minutes=self.minutes, alternate=self.alternate),
+            TrainConfig(
+                seed=self.seed,
+                iterations=self.iterations,
+                minutes=10.0 if self.minutes is None and self.iterations is None else self.minutes,
+                alternate=self.alternate,
+            ),
             device=self.device,
         )
         if self.resume:
             trainer.load(self.output)
             if trainer.done_share >= 1.0:
                 print(
-                    f"{self.output}: already trained for {trainer.elapsed / 60:.1f} minutes; give more --minutes"
+                    f"{self.output}: already trained for {trainer.elapsed / 60:.1f} minutes, "
+                    f"{counted(trainer.iteration, 'iteration')}; give more of them"
                 )
                 return 0
         return self._train(trainer, training_set, metrics)
