@@ -30,6 +30,8 @@ from gnnsched.training.rollout import LevelWeights, collect, gradient
 LESSONS, ROLLOUTS, POOL, VALIDATION = 12, 8, 1024, 48
 # How far an event's credit reaches, in usual makespans.
 HORIZON = 0.3
+# Part of the prior to start from: the policy learns more from a sharp start, the linear scorer from a softer one.
+START = 0.5
 # First step size of Adam, and how slowly the kept weights follow.
 STEP, AVERAGING = 0.03, 0.98
 # Where the concatenated weights are cut: path features, chunk features, the latter's change with progress.
@@ -63,7 +65,7 @@ def main() -> None:
     mixture = Mixture("default", args.seed)
     validation = mixture.held_out()
     held_out = [validation.lesson(i) for i in range(VALIDATION)]
-    weights = np.array(linear.PRIOR_PATH + linear.PRIOR_CHUNK)
+    weights = START * np.array(linear.PRIOR_PATH + linear.PRIOR_CHUNK)
     parameter = torch.tensor(weights)
     optimizer = torch.optim.Adam([parameter], STEP)
     average = weights.copy()

@@ -11,18 +11,18 @@ from gnnsched.collective.decode.problem import CHUNK_FEATURES, PATH_FEATURES
 WEIGHTS_FILE = Path(__file__).with_name("linear.json")
 
 # Prefer rare chunks, paths that are short for what they reach, and what the packed trees have planned.
-_PRIOR_PATH = {"rarest": -3.0, "log_rate_share": 1.0, "longest_tail": 1.0}
+_PRIOR_PATH = {"rarest": -6.0, "log_rate_share": 2.0, "longest_tail": 2.0}
 _PRIOR_CHUNK = {
-    "constant": 3.0,
-    "log_holders": -4.0,
-    "log_near_0": -0.3,
-    "regret_duration": -2.0,
-    "regret_load": -0.5,
-    "random_priority": 0.5,
-    "in_packed_tree": 1.0,
-    "packed_price": -2.0,
-    "packed_tail": 2.0,
-    "wait_gain": -2.0,
+    "constant": 6.0,
+    "log_holders": -8.0,
+    "log_near_0": -0.6,
+    "regret_duration": -4.0,
+    "regret_load": -1.0,
+    "random_priority": 1.0,
+    "in_packed_tree": 2.0,
+    "packed_price": -4.0,
+    "packed_tail": 4.0,
+    "wait_gain": -4.0,
 }
 _weights = json.loads(WEIGHTS_FILE.read_text(encoding="utf-8"))
 
