@@ -1,6 +1,6 @@
 """Trains what the ablation table compares: the default recipe with one part changed or left out each.
 
-Usage: .venv/bin/python scripts/train_ablations.py [--only NAME ...] [--iterations 2000] [--seed 0] [-o runs/ablations]
+Usage: .venv/bin/python scripts/train_ablations.py [--only NAME ...] [--iterations 1500] [--seed 0] [-o runs/ablations]
 
 One after another on one processor; give ``--only`` in two shells to use two. ``evaluate_suite.sh`` reads the folder.
 """
@@ -93,7 +93,7 @@ def train(name: str, iterations: int, seed: int, folder: Path) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--only", nargs="*", choices=sorted(RECIPES), default=sorted(RECIPES))
-    parser.add_argument("--iterations", type=int, default=2000, help="as many as the default had")
+    parser.add_argument("--iterations", type=int, default=1500, help="as many as the default had")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("-o", "--output", type=Path, default=Path("runs/ablations"))
     args = parser.parse_args()

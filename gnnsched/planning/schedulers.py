@@ -25,6 +25,7 @@ from gnnsched.collective.decode.presets import (
     random_scores,
     tree_scores,
 )
+from gnnsched.collective.decode.shapes import Shape
 from gnnsched.collective.mirror import allreduce_from_broadcast
 from gnnsched.collective.schedule import Schedule, Transfers
 from gnnsched.topology import InputError, Topology
@@ -65,10 +66,11 @@ class Sampled:
 
 
 class PathCache:
-    """Candidate paths of a network and of its reverse, found once for all chunk counts."""
+    """Candidate paths and shapes of a network and of its reverse, found once for all chunk counts."""
 
     def __init__(self) -> None:
         self._paths: dict[int, tuple[Topology, Paths]] = {}
+        self._shapes: dict[tuple[str, int, int], Shape] = {}
 
     def of(self, topology: Topology) -> Paths:
         """The candidate paths of ``topology``; the same object when asked again."""
@@ -76,6 +78,13 @@ class PathCache:
         if known is None:
             known = self._paths[id(topology)] = (topology, candidate_paths(topology))
         return known[1]
+
+    def shape(self, name: str, topology: Topology, chunks_per_server: int) -> Shape:
+        """The shape ``name`` of ``SHAPES`` on ``topology``; the same object when asked again."""
+        key = name, id(topology), chunks_per_server
+        if key not in self._shapes:
+            self._shapes[key] = Shape(name, topology, chunks_per_server)
+        return self._shapes[key]
 
 
 def check_numbers(message_bytes: float, chunks_per_server: int, samples: int, seed: int) -> None:
@@ -119,13 +128,15 @@ def schedule_with(
     deadline: float = np.inf,
     root: int | None = None,
     target: float = 0.0,
+    shape: str | None = None,
 ) -> Sampled:
     """Plan with the scheduler ``name`` alone, at one chunk count, keeping the best of ``samples`` samples.
 
     Classical algorithms have one sample. ``policy`` is needed for "policy". No new sample is begun that would
     end after ``deadline`` (time.monotonic seconds), going by the longest so far, nor after a makespan (s) of at most
     ``target``. ``root``: node index of the server at which all ``chunks_per_server`` chunks are rooted (not for
-    classical algorithms); None: so many at each participant. Raises InputError for an unknown name and bad numbers.
+    classical algorithms); None: so many at each participant. ``shape``: name of ``SHAPES`` whose trees are kept to
+    instead of packed ones (for "trees_augmented"). Raises InputError for an unknown name and bad numbers.
     """
     if name not in SCHEDULERS:
         raise InputError(f"scheduler {name!r}: unknown; choose one of {', '.join(SCHEDULERS)}")
@@ -141,8 +152,9 @@ def schedule_with(
 
     def half(network: Topology) -> Transfers:
         decoding, score = _rule(name, policy)
-        own_paths = paths.of(network)
-        packings = 1 if name in UNGUIDED else PACKINGS
+        own_shape = None if shape is None else paths.shape(shape, network, chunks_per_server)
+        own_paths = None if own_shape is not None else paths.of(network)
+        packings = 1 if name in UNGUIDED or own_shape is not None else PACKINGS
 
         # Instance and scores per tree packing, made by the first sample that needs them.
         made: dict[int, tuple[Instance, Scores]] = {}
@@ -160,7 +172,15 @@ def schedule_with(
                 return None
             if sample < packings:
                 own_seed = seed * PACKINGS + packing
-                instance = Instance(network, message_bytes, chunks_per_server, own_seed, own_paths, root=root)
+                instance = Instance(
+                    network,
+                    message_bytes,
+                    chunks_per_server,
+                    own_seed,
+                    own_paths,
+                    root=root,
+                    shape=own_shape,
+                )
                 made[packing] = instance, score(instance)
             instance, scores = made[packing]
             # The first sample of a rule takes the best choice each time, the others break its ties at random.

@@ -65,7 +65,7 @@ class TrainConfig:
     choice_entropy: float = 1e-3
     averaging: float = 0.99
     alternate: int = 0
-    pool: int = 1024
+    pool: int = 4096
     validation_lessons: int = 96
     validation_every: int = 50
 

@@ -10,10 +10,11 @@ from gnnsched.collective.decode.augmentation import AUGMENTATION_DEPTH, EVICTION
 from gnnsched.collective.decode.choice import ACT, RECORD, REPLAY, Rules, Scores
 from gnnsched.collective.decode.kernel import run
 from gnnsched.collective.decode.learn import Tape, empty_tape
-from gnnsched.collective.decode.packing import pack_trees
+from gnnsched.collective.decode.packing import Trees, pack_trees
 from gnnsched.collective.decode.paths import Paths, candidate_paths
 from gnnsched.collective.decode.problem import NO_FLOWS, PATH_FEATURES, Flows, Problem, make_problem
 from gnnsched.collective.decode.relays import worth_keeping
+from gnnsched.collective.decode.shapes import Shape
 from gnnsched.collective.decode.state import CHOICE, COMMITTED, PICK, STRAYED, State, new_state
 from gnnsched.collective.schedule import BROADCAST, Transfers
 from gnnsched.topology import InputError, Topology
@@ -60,7 +61,8 @@ class Instance:
     """One all-gather to plan: a topology, its candidate paths, C = N * chunks_per_server chunks and packed trees.
 
     ``seed`` fixes the packing and the chunks' random priorities of an instance; ``flows`` are in-flight flows.
-    ``root``: node index of the server that all chunks come from, C = ``chunks_per_server`` then.
+    ``root``: node index of the server that all chunks come from, C = ``chunks_per_server`` then. ``shape``: made for as
+    many chunks, whose trees and paths are taken instead of packing some.
     """
 
     def __init__(
@@ -72,10 +74,13 @@ class Instance:
         paths: Paths | None = None,
         flows: Flows = NO_FLOWS,
         root: int | None = None,
+        shape: Shape | None = None,
     ) -> None:
         if chunks_per_server < 1:
             raise InputError(f"chunks per server: {chunks_per_server} is below 1; ask for at least one")
         self.topology = topology
+        if shape is not None:
+            paths = shape.paths
         self.paths = candidate_paths(topology) if paths is None else paths
         self.participants = topology.is_participant[self.paths.nodes]
         members = np.flatnonzero(self.participants if root is None else self.paths.nodes == root)
@@ -83,19 +88,26 @@ class Instance:
         self.roots = np.repeat(members, chunks_per_server).astype(np.int32)
         self.chunk_bytes = message_bytes / len(self.roots)
         self.chunks_per_server = chunks_per_server
+        if shape is None:
+            trees = self._pack(flows, seed)
+        else:
+            trees = shape.trees(self.chunk_bytes)
+        self.packed_load = trees.load
+        self.problem: Problem = make_problem(topology, self.paths, self.chunk_bytes, self.roots, trees, flows)
+
+    def _pack(self, flows: Flows, seed: int) -> Trees:
+        bandwidth = self.topology.bandwidth
         crossed = np.repeat(flows.rate * flows.until, np.diff(flows.start))
-        taken = np.bincount(flows.links, crossed, topology.num_links) / topology.bandwidth
-        trees = pack_trees(
+        taken = np.bincount(flows.links, crossed, len(bandwidth)) / bandwidth
+        return pack_trees(
             self.paths,
-            topology.bandwidth,
+            bandwidth,
             self.chunk_bytes,
             self.participants,
             self.roots,
             taken,
             np.random.default_rng([seed, 1]),
         )
-        self.packed_load = trees.load
-        self.problem: Problem = make_problem(topology, self.paths, self.chunk_bytes, self.roots, trees, flows)
 
     @cached_property
     def root_nodes(self) -> NDArray[np.int32]:

@@ -71,6 +71,7 @@ def _grow(
     out: Longs,
     out_paths: Longs,
     delay: Floats,
+    latency: Floats,
     work: Floats,
     scale: float,
     load: Floats,
@@ -84,6 +85,7 @@ def _grow(
     servers = len(parent)
     joined = np.zeros(servers, np.bool_)
     depth = np.zeros(servers)
+    late = np.zeros(servers)
     best = np.full(servers, np.inf)
     best_path = np.full(servers, -1, np.int64)
     joined[root] = True
@@ -93,6 +95,7 @@ def _grow(
             p = out_paths[i]
             if not joined[target[p]]:
                 cost = _price(p, start, links, toll) * (1.0 + depth[newest] + delay[p])
+                cost += late[newest] + latency[p]
                 if cost < best[target[p]]:
                     best[target[p]], best_path[target[p]] = cost, p
         while True:
@@ -102,20 +105,22 @@ def _grow(
                     pick = d
             # Links got dearer since this price was noted: look again before believing it.
             p = best_path[pick]
-            if _price(p, start, links, toll) * (1.0 + depth[source[p]] + delay[p]) <= best[pick] * (
-                1.0 + 1e-12
-            ):
+            s = source[p]
+            cost = _price(p, start, links, toll) * (1.0 + depth[s] + delay[p]) + late[s] + latency[p]
+            if cost <= best[pick] * (1.0 + 1e-12):
                 break
             best[pick] = np.inf
             for p in range(into[pick], into[pick + 1]):
-                if joined[source[p]]:
-                    cost = _price(p, start, links, toll) * (1.0 + depth[source[p]] + delay[p])
+                s = source[p]
+                if joined[s]:
+                    cost = _price(p, start, links, toll) * (1.0 + depth[s] + delay[p]) + late[s] + latency[p]
                     if cost < best[pick]:
                         best[pick], best_path[pick] = cost, p
         joined[pick] = True
         parent[pick] = best_path[pick]
         p = best_path[pick]
         depth[pick] = depth[source[p]] + DEPTH_PRICE + delay[p]
+        late[pick] = late[source[p]] + latency[p]
         _add(best_path[pick], 1.0, start, links, work, scale, load, toll)
         newest = pick
 
@@ -158,6 +163,7 @@ def _improve(
     links: Ints,
     into: Longs,
     delay: Floats,
+    latency: Floats,
     work: Floats,
     scale: float,
     load: Floats,
@@ -178,13 +184,14 @@ def _improve(
             at = source[p]
             if at != root and parent[at] < 0:
                 continue
-            depth = delay[p]
+            depth, late = delay[p], latency[p]
             while at != root and at != d:
                 depth += DEPTH_PRICE + delay[parent[at]]
+                late += latency[parent[at]]
                 at = source[parent[at]]
             if at == d:
                 continue
-            cost = _price(p, start, links, toll) * (1.0 + depth)
+            cost = _price(p, start, links, toll) * (1.0 + depth) + late
             if p == old:
                 cost *= 0.999  # no change without gain
             if cost < least:
@@ -215,12 +222,14 @@ def _pack(
     links: Ints,
     into: Longs,
     duration: Floats,
+    latency: Floats,
     work: Floats,
     needs: NDArray[np.bool_],
     roots: Ints,
     taken: Floats,
     order: Longs,
     rounds: int,
+    reach: float,
 ) -> tuple[Ints, Floats, Floats, Floats]:
     servers = len(into) - 1
     chunks = len(roots)
@@ -235,8 +244,9 @@ def _pack(
     delay = np.zeros(len(source))
     for turn in range(chunks * (1 + rounds)):
         c = order[turn % chunks]
-        # Loads are compared with the largest so far, so that early trees spread as well as late ones.
-        scale = max(load.max(), work.max())
+        # Loads are compared with the largest so far, so that early trees spread as well as late ones; and with what
+        # latency costs anyway, as where that is most of a plan, detours that spare a link spare nothing.
+        scale = max(load.max(), work.max()) + reach
         delay[:] = duration * (DELAY_PRICE * min(turn + 1, chunks) / chunks / scale)
         for e in range(len(work)):
             toll[e] = work[e] * np.exp(min(STEEPNESS * (load[e] + work[e]) / scale, 600.0))
@@ -251,6 +261,7 @@ def _pack(
                 out,
                 out_paths,
                 delay,
+                latency,
                 work,
                 scale,
                 load,
@@ -258,7 +269,9 @@ def _pack(
                 parent[c],
             )
         else:
-            _improve(roots[c], turn, source, start, links, into, delay, work, scale, load, toll, parent[c])
+            _improve(
+                roots[c], turn, source, start, links, into, delay, latency, work, scale, load, toll, parent[c]
+            )
         _drop_idle_relays(needs, source, start, links, work, scale, load, toll, parent[c])
     price = np.zeros(len(source))
     for p in range(len(source)):
@@ -267,6 +280,13 @@ def _pack(
     for c in range(chunks):
         _tails(source, duration, parent[c], tail[c])
     return parent, tail, price, load
+
+
+def _reach(paths: Paths) -> float:
+    """Seconds of latency of the farthest pair of servers that some path joins."""
+    nearest = np.full((paths.num_servers, paths.num_servers), np.inf)
+    np.minimum.at(nearest, (paths.source, paths.target), paths.latency)
+    return float(nearest[np.isfinite(nearest)].max())
 
 
 def pack_trees(
@@ -295,11 +315,13 @@ def pack_trees(
         paths.links,
         paths.into,
         paths.latency + chunk_bytes / paths.rate,
+        paths.latency,
         chunk_bytes / bandwidth,
         needs,
         np.asarray(roots, np.int32),
         taken,
         rng.permutation(len(roots)),
         rounds,
+        _reach(paths),
     )
     return Trees(parent, tail, price, load)

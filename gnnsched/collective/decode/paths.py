@@ -171,7 +171,7 @@ def candidate_paths(
             found = _search(topology, nodes, out_start, order, cost, paths_per_pair, most)
             sources, targets = [f[2] for f in found], [f[0] for f in found]
             if len(nodes) == 1 or _strongly_connected(len(nodes), sources, targets):
-                return _as_arrays(topology, nodes, found)
+                return paths_of(topology, nodes, found)
     raise InputError(
         f"topology {topology.name}: some participants cannot reach each other; add the missing links"
     )
@@ -233,9 +233,10 @@ def _kept_targets(targets: NDArray[np.int64], price: NDArray[np.float64], most: 
     return set(near) | {rest[i] for i in spread}
 
 
-def _as_arrays(
+def paths_of(
     topology: Topology, nodes: NDArray[np.int32], found: list[tuple[int, int, int, list[int]]]
 ) -> Paths:
+    """Paths between the servers ``nodes`` (S,) from a list of (target number, last link, source number, links)."""
     found.sort()
     lengths = np.array([len(f[3]) for f in found], np.int64)
     start = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64)

@@ -1,0 +1,82 @@
+"""Flow trees of a known shape as a guide, where packing gains nothing over them: chains, and straight to everybody.
+
+Where every server has one port, a chain through all servers loads each link once; where latency is all there is,
+nothing is faster than sending straight to everybody. The event loop decodes them as it decodes packed trees.
+"""
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+
+from gnnsched.collective.baselines.flow_trees import FlowTrees, over_servers
+from gnnsched.collective.baselines.parameter_server import direct_trees
+from gnnsched.collective.baselines.ring import depth_first_tree, ring_trees, tree_paths
+from gnnsched.collective.baselines.routes import switch_paths
+from gnnsched.collective.decode.packing import Trees
+from gnnsched.collective.decode.paths import Paths, paths_of
+from gnnsched.topology import Topology
+
+CHAIN, DIRECT = "chain", "direct"
+SHAPES = (CHAIN, DIRECT)
+
+
+class Shape:
+    """The flow trees of one shape on one network at one chunk count, and the candidate paths that they need.
+
+    ``name``: "chain" passes each chunk on along a depth-first order of the participants, "direct" sends it from its
+    root to each other participant, the next one first; over relays where there is no path over switches alone.
+    """
+
+    def __init__(self, name: str, topology: Topology, chunks_per_server: int) -> None:
+        self.topology = topology
+        members = topology.participants
+        own: Mapping[tuple[int, int], Sequence[Sequence[int]]] = {}
+        if name == CHAIN:
+            order, parent = depth_first_tree(topology)
+            own = tree_paths(topology, order, parent)
+            flow = ring_trees(order, np.repeat(members, chunks_per_server))
+        else:
+            flow = direct_trees(members, np.repeat(np.arange(len(members)), chunks_per_server))
+        self._flow = over_servers(topology, flow)
+        self.paths = _paths(topology, self._flow, own)
+
+    def trees(self, chunk_bytes: float) -> Trees:
+        """The trees for chunks of so many bytes; their tails count steps, so that transfers start in their order."""
+        flow, paths = self._flow, self.paths
+        number = np.full(self.topology.num_nodes, -1, np.int64)
+        number[paths.nodes] = np.arange(paths.num_servers)
+        first = np.full((paths.num_servers, paths.num_servers), -1, np.int64)
+        # Backwards, so that of several paths the first one stays.
+        first[paths.source[::-1], paths.target[::-1]] = np.arange(paths.num_paths)[::-1]
+        parent, child = number[flow.parent], number[flow.child]
+        path = np.full((len(flow.roots), paths.num_servers), -1, np.int32)
+        path[flow.chunk, child] = first[parent, child]
+        tail = np.zeros(path.shape)
+        usual = float(np.median(paths.latency + chunk_bytes / paths.rate))
+        tail[flow.chunk, child] = usual * (flow.step.max(initial=0) + 1 - flow.step)
+        used = np.bincount(path[path >= 0], minlength=paths.num_paths).astype(float)
+        bandwidth = self.topology.bandwidth
+        crossed = np.bincount(paths.links, np.repeat(used, np.diff(paths.start)), len(bandwidth))
+        return Trees(path, tail, np.ones(paths.num_paths), crossed * chunk_bytes / bandwidth)
+
+
+def _paths(
+    topology: Topology, flow: FlowTrees, own: Mapping[tuple[int, int], Sequence[Sequence[int]]]
+) -> Paths:
+    """Paths of all edges of the trees: ``own`` where given by source and target, else shortest ones over switches."""
+    pairs = np.unique(flow.parent.astype(np.int64) * topology.num_nodes + flow.child)
+    source, target = (
+        (pairs // topology.num_nodes).astype(np.int32),
+        (pairs % topology.num_nodes).astype(np.int32),
+    )
+    shortest = switch_paths(topology, source, target)
+    nodes = np.unique(np.concatenate([topology.participants, source, target])).astype(np.int32)
+    number = {node: i for i, node in enumerate(nodes.tolist())}
+    found: list[tuple[int, int, int, list[int]]] = []
+    for pair, (s, d) in enumerate(zip(source.tolist(), target.tolist())):
+        ways: Sequence[Sequence[int]] = own.get((s, d)) or [
+            shortest.links[shortest.path_start[i] : shortest.path_start[i + 1]].tolist()
+            for i in range(shortest.first[pair], shortest.first[pair + 1])
+        ]
+        found += [(number[d], way[-1], number[s], list(way)) for way in ways]
+    return paths_of(topology, nodes, found)
