@@ -133,8 +133,8 @@ class Schedule:
         # What a planner reached on the ladder counts, should the comparison's samples have ended sooner.
         for rung in found.rungs:
             known = makespans[rung.scheduler]
-            same = rung.chunks_per_server == found.chunks_per_server and rung.root == found.root
-            if same and known is not None:
+            alike = (rung.chunks_per_server, rung.root) == (found.chunks_per_server, found.root)
+            if alike and known is not None:
                 makespans[rung.scheduler] = min(known, rung.makespan_s)
         return {name: makespans[name] for name in SCHEDULERS}
 
@@ -155,6 +155,7 @@ def schedule_facts(found: "Plan", makespans: dict[str, float | None]) -> dict[st
         "chunks": schedule.num_chunks,
         "chunks_per_server": found.chunks_per_server if found.root is None else None,
         "root": None if found.root is None else topology.node_ids[found.root],
+        "shape": found.shape,
         "transfers": len(schedule.transfers),
         "scheduler": found.scheduler,
         "makespan_s": found.makespan_s,

@@ -29,7 +29,8 @@ class Plan:
     ``plan_s``: from the loaded network to the chosen schedule, kernels and checkpoint loaded, without verification and
     comparison. ``ratio``: makespan over ``bounds.bound_s``, None for one participant. ``finished``: False where the
     time limit cut the search short. ``root``: index of the server at which all ``chunks_per_server`` chunks are
-    rooted, None where each participant has so many.
+    rooted, None where each participant has so many. ``shape``: name of the known shape whose trees were kept to, None
+    for packed ones.
     """
 
     schedule: Schedule
@@ -43,6 +44,7 @@ class Plan:
     finished: bool
     verified: bool = True
     root: int | None = None
+    shape: str | None = None
 
     @property
     def makespan_s(self) -> float:
@@ -83,9 +85,9 @@ def plan(
     ``chunks_per_server``: a number, or None for a ladder of 1, 2, 4, ... 128 that stops within 0.5 % of the
     bound or when ``time_limit`` (seconds) is over. ``scheduler``: a name of ``SCHEDULERS``, or "auto" for the best of
     policy, augmented greedy and augmented trees; with the ladder it also tries all chunks at the network's centre
-    where latency counts, and ends with more samples of the policy at the best chunk counts. ``policy`` or
-    ``checkpoint``: the network to use (default: the shipped one). ``lp_time_limit`` (s) is for the LP bound, solved
-    after planning. One seed gives one result, unless the clock cuts the search.
+    where latency counts and trees of known shapes (chains, straight to everybody), and ends with more samples of the
+    policy at the best chunk counts. ``policy`` or ``checkpoint``: the network to use (default: the shipped one).
+    ``lp_time_limit`` (s) is for the LP bound, solved after planning. One seed gives one result, unless the clock cuts the search.
 
     Raises InputError for input that cannot be planned, RuntimeError should the referee refuse the plan.
     """
@@ -125,6 +127,7 @@ def plan(
         tuple(search.rungs),
         search.finished or search.near_bound,
         root=search.winner.root,
+        shape=search.winner.shape,
     )
 
 

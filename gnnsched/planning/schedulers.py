@@ -44,10 +44,10 @@ _DECODED: dict[str, tuple[Callable[[Instance], Scores], Decoding]] = {
 PACKINGS = 16
 LEARNED = ("policy", "linear")
 # How their samples differ, in turn: free choice, no path left idle by choice, near the packed trees. Idling helps on
-# skewed networks and costs a little on uniform ones.
-_FREE: dict[str, Any] = {}
-_BUSY: dict[str, Any] = {"allow_none": False}
-_GUIDED: dict[str, Any] = {"guide": GUIDE}
+# skewed networks and costs a little on uniform ones. Training explores more than a plan should.
+_FREE: dict[str, Any] = {"sharpness": 3.0}
+_BUSY: dict[str, Any] = {**_FREE, "allow_none": False}
+_GUIDED: dict[str, Any] = {**_FREE, "guide": GUIDE}
 LEARNED_SAMPLES = (_FREE, _BUSY, _GUIDED, _FREE, _GUIDED, _GUIDED, _FREE, _GUIDED)
 UNGUIDED = ("greedy", "greedy_augmented", "random")
 SCHEDULERS = ("policy", *CLASSICAL, *_DECODED)
@@ -80,7 +80,7 @@ class PathCache:
         return known[1]
 
     def shape(self, name: str, topology: Topology, chunks_per_server: int) -> Shape:
-        """The shape ``name`` of ``SHAPES`` on ``topology``; the same object when asked again."""
+        """The shape ``name`` on ``topology``; the same object when asked again."""
         key = name, id(topology), chunks_per_server
         if key not in self._shapes:
             self._shapes[key] = Shape(name, topology, chunks_per_server)
@@ -135,8 +135,8 @@ def schedule_with(
     Classical algorithms have one sample. ``policy`` is needed for "policy". No new sample is begun that would
     end after ``deadline`` (time.monotonic seconds), going by the longest so far, nor after a makespan (s) of at most
     ``target``. ``root``: node index of the server at which all ``chunks_per_server`` chunks are rooted (not for
-    classical algorithms); None: so many at each participant. ``shape``: name of ``SHAPES`` whose trees are kept to
-    instead of packed ones (for "trees_augmented"). Raises InputError for an unknown name and bad numbers.
+    classical algorithms); None: so many at each participant. ``shape``: "chain" or "direct", whose trees are kept
+    to instead of packed ones (for "trees_augmented"). Raises InputError for an unknown name and bad numbers.
     """
     if name not in SCHEDULERS:
         raise InputError(f"scheduler {name!r}: unknown; choose one of {', '.join(SCHEDULERS)}")
@@ -153,6 +153,9 @@ def schedule_with(
     def half(network: Topology) -> Transfers:
         decoding, score = _rule(name, policy)
         own_shape = None if shape is None else paths.shape(shape, network, chunks_per_server)
+        if own_shape is not None:
+            # A shape's order leaves no port idle by itself; who waits for an arrival falls out of step.
+            decoding = replace(decoding, window=0.0)
         own_paths = None if own_shape is not None else paths.of(network)
         packings = 1 if name in UNGUIDED or own_shape is not None else PACKINGS
 

@@ -9,6 +9,7 @@ import numpy as np
 from scipy.sparse.csgraph import shortest_path
 
 from gnnsched.collective.baselines import CLASSICAL
+from gnnsched.collective.decode.shapes import CHAIN, DIRECT
 from gnnsched.planning.schedulers import PathCache, Sampled, schedule_with
 from gnnsched.topology import Topology
 
@@ -32,6 +33,11 @@ GAIN = 0.9995
 # Where a path's latency is at least this part of the bound, all chunks may be rooted at the network's centre.
 LATENCY_SHARE = 0.02
 CENTRE_CHUNKS = (1, 4, 16)
+# Chunk counts at which trees of known shapes are tried, and up to how many transfers of a half; straight to everybody
+# takes long, so that more are tried only where latency is most of the plan.
+SHAPE_CHUNKS = (1, 4)
+MOST_SHAPED = {CHAIN: 20_000, DIRECT: 5_000}
+MOST_LATE, MOSTLY = 20_000, 0.5
 
 
 @dataclass(frozen=True)
@@ -39,7 +45,7 @@ class Rung:
     """One planner at one chunk count: what it reached (seconds) and how long planning took.
 
     ``root``: index of the server at which all chunks are rooted; None where each participant has
-    ``chunks_per_server`` of them.
+    ``chunks_per_server`` of them. ``shape``: that of the trees that it kept to, None for packed ones.
     """
 
     chunks_per_server: int
@@ -47,6 +53,7 @@ class Rung:
     makespan_s: float
     plan_s: float
     root: int | None = None
+    shape: str | None = None
 
 
 class Search:
@@ -86,7 +93,14 @@ class Search:
         return self.winner is not None and self.winner.makespan_s <= self.target
 
     def offer(
-        self, name: str, count: int, samples: int, seed: int, root: int | None = None, target: float = 0.0
+        self,
+        name: str,
+        count: int,
+        samples: int,
+        seed: int,
+        root: int | None = None,
+        target: float = 0.0,
+        shape: str | None = None,
     ) -> Rung:
         """Run a planner and keep its schedule if it is the best; returns its rung."""
         begin = time.monotonic()
@@ -102,18 +116,20 @@ class Search:
             self.deadline,
             root,
             target,
+            shape,
         )
         took = time.monotonic() - begin
         makespan = sampled.schedule.makespan
         if name not in CLASSICAL and len(sampled.makespans) < samples and makespan > target:
             self.finished = False
-        rung = Rung(count, name, makespan, took, root)
+        rung = Rung(count, name, makespan, took, root, shape)
         self.rungs.append(rung)
         if self.winner is None or makespan < self.winner.makespan_s:
             self.best, self.winner = sampled, rung
         if self.progress is not None:
             where = f"{count} chunks per server" if root is None else f"{count} chunks rooted at one server"
-            self.progress(f"{name}, {where}: {makespan:.6g} s")
+            kept = "" if shape is None else f" in {shape} trees"
+            self.progress(f"{name}, {where}{kept}: {makespan:.6g} s")
         return rung
 
     def one(self, names: Sequence[str], count: int) -> None:
@@ -146,6 +162,9 @@ class Search:
             for count in CENTRE_CHUNKS:
                 for name in RULES:
                     self.offer(name, count, 1, self.seed, centre)
+        self._shapes(latency)
+        if self.near_bound:
+            return
         idle = 0
         last: dict[str, float] = {}
         for count in self._ladder():
@@ -168,13 +187,23 @@ class Search:
                 break
         self._refine()
 
+    def _shapes(self, latency: float) -> None:
+        """Trees of known shapes, which take little time; all of them, as the least gain is a gain near the bound."""
+        servers = len(self.topology.participants)
+        for shape, most in MOST_SHAPED.items():
+            if latency >= MOSTLY * self.target:
+                most = MOST_LATE
+            for count in SHAPE_CHUNKS:
+                if servers * servers * count <= most and self._in_time(0.0):
+                    self.offer("trees_augmented", count, 1, self.seed, None, 0.0, shape)
+
     def _refine(self) -> None:
         """More samples of the policy at the best rungs that it was on."""
         best: dict[int, float] = {}
         took: dict[int, float] = {}
         for rung in self.rungs:
             count = rung.chunks_per_server
-            if rung.root is None:
+            if rung.root is None and rung.shape is None:
                 best[count] = min(best.get(count, np.inf), rung.makespan_s)
                 if rung.scheduler == "policy":
                     took[count] = rung.plan_s

@@ -46,6 +46,12 @@ class Scores(NamedTuple):
     chunk_progress: Floats
     attention: Floats
 
+    def sharpened(self, factor: float) -> "Scores":
+        """The same preferences, so many times as strong."""
+        return self._replace(
+            path=self.path * factor, chunk=self.chunk * factor, chunk_progress=self.chunk_progress * factor
+        )
+
 
 class Rules(NamedTuple):
     """How to decode. ``mode`` ACT, RECORD or REPLAY; ``sample``: draw from the distributions (else take the best);

@@ -36,7 +36,8 @@ class Decoding:
     ``augment``: augmentation after the pass at each event; ``floor``: least share of its ordinary rate at which a
     transfer may start (above 1: no leftover rates); ``guide``: log price ratio up to which a chunk may leave its
     packed tree (0 strict, inf free choice); ``allow_none``: paths may be left idle by choice; ``sample``: draw
-    instead of taking the best; ``window``: decision window in longest path latencies, cut to ``WINDOW_SHARE``.
+    instead of taking the best; ``window``: decision window in longest path latencies, cut to ``WINDOW_SHARE``;
+    ``sharpness``: factor on the scores, so that above 1 the better choices are drawn more often.
     """
 
     augment: bool = True
@@ -45,6 +46,7 @@ class Decoding:
     allow_none: bool = True
     sample: bool = True
     window: float = 3.0
+    sharpness: float = 1.0
 
 
 @dataclass(frozen=True)
@@ -88,10 +90,7 @@ class Instance:
         self.roots = np.repeat(members, chunks_per_server).astype(np.int32)
         self.chunk_bytes = message_bytes / len(self.roots)
         self.chunks_per_server = chunks_per_server
-        if shape is None:
-            trees = self._pack(flows, seed)
-        else:
-            trees = shape.trees(self.chunk_bytes)
+        trees = self._pack(flows, seed) if shape is None else shape.trees(self.chunk_bytes)
         self.packed_load = trees.load
         self.problem: Problem = make_problem(topology, self.paths, self.chunk_bytes, self.roots, trees, flows)
 
@@ -198,6 +197,8 @@ class Instance:
         random: NDArray[np.float64],
     ) -> Episode:
         problem = self.problem
+        if decoding.sharpness != 1.0:
+            scores = scores.sharpened(decoding.sharpness)
         servers, paths = len(problem.needs), len(problem.source)
         budget = EVICTIONS_PER_SERVER * servers
         window = self.decision_window(decoding.window)

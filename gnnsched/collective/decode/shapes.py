@@ -17,7 +17,8 @@ from gnnsched.collective.decode.paths import Paths, paths_of
 from gnnsched.topology import Topology
 
 CHAIN, DIRECT = "chain", "direct"
-SHAPES = (CHAIN, DIRECT)
+# Where every server sends to every other, alternatives are left out beyond so many paths: the loop looks at them all.
+MOST_PATHS = 20_000
 
 
 class Shape:
@@ -72,11 +73,12 @@ def _paths(
     shortest = switch_paths(topology, source, target)
     nodes = np.unique(np.concatenate([topology.participants, source, target])).astype(np.int32)
     number = {node: i for i, node in enumerate(nodes.tolist())}
+    most = max(1, MOST_PATHS // max(1, len(pairs)))
     found: list[tuple[int, int, int, list[int]]] = []
     for pair, (s, d) in enumerate(zip(source.tolist(), target.tolist())):
         ways: Sequence[Sequence[int]] = own.get((s, d)) or [
             shortest.links[shortest.path_start[i] : shortest.path_start[i + 1]].tolist()
             for i in range(shortest.first[pair], shortest.first[pair + 1])
         ]
-        found += [(number[d], way[-1], number[s], list(way)) for way in ways]
+        found += [(number[d], way[-1], number[s], list(way)) for way in ways[:most]]
     return paths_of(topology, nodes, found)
