@@ -49,6 +49,8 @@ _FREE: dict[str, Any] = {"sharpness": 3.0}
 _BUSY: dict[str, Any] = {**_FREE, "allow_none": False}
 _GUIDED: dict[str, Any] = {**_FREE, "guide": GUIDE}
 LEARNED_SAMPLES = (_FREE, _BUSY, _GUIDED, _FREE, _GUIDED, _GUIDED, _FREE, _GUIDED)
+# Samples drawn as the only one of a plan of one sample would be.
+SINGLE_SAMPLES = tuple(i for i, kind in enumerate(LEARNED_SAMPLES) if kind == LEARNED_SAMPLES[0])
 UNGUIDED = ("greedy", "greedy_augmented", "random")
 SCHEDULERS = ("policy", *CLASSICAL, *_DECODED)
 
@@ -63,6 +65,14 @@ class Sampled:
 
     schedule: Schedule
     makespans: NDArray[np.float64]
+
+    @property
+    def singles(self) -> NDArray[np.float64]:
+        """Makespans (s) of the samples drawn as the only one of a plan of one sample is."""
+        if self.schedule.planner["name"] not in LEARNED:
+            return self.makespans
+        kind = np.arange(len(self.makespans)) % len(LEARNED_SAMPLES)
+        return self.makespans[np.isin(kind, SINGLE_SAMPLES)]
 
 
 class PathCache:

@@ -97,7 +97,9 @@ def measure(options: Options, results: Results) -> None:
         for case in cases_of(network, place) if missing else ():
             for label in missing:
                 bar.set_postfix_str(f"{network.name}, {case.kind}, {case.chunks_per_server}, {label}")
-                results.add(network.name, label, row_of(case, case.sample(made[label], options.samples)))
+                results.add(
+                    network.name, label, row_of(case, made[label], case.sample(made[label], options.samples))
+                )
         if missing:
             results.save()
         bar.update()

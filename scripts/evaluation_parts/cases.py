@@ -24,7 +24,7 @@ from gnnsched.collective.decode.presets import (
 from gnnsched.collective.decode.problem import NO_FLOWS, Flows
 from gnnsched.envs.flows import draw_flows
 from gnnsched.models.policy import Policy
-from gnnsched.planning.schedulers import LEARNED_SAMPLES, PACKINGS
+from gnnsched.planning.schedulers import LEARNED_SAMPLES, PACKINGS, SINGLE_SAMPLES
 from gnnsched.topology import Topology
 
 KINDS = ("plain", "flows", "small")
@@ -125,11 +125,13 @@ def cases_of(topology: Topology, place: int) -> Iterator[Case]:
             yield Case(topology, kind, count, message, bound * message / MESSAGE_BYTES, paths, flows)
 
 
-def row_of(case: Case, ratios: NDArray[np.float64]) -> dict[str, object]:
+def row_of(case: Case, scorer: Scorer, ratios: NDArray[np.float64]) -> dict[str, object]:
+    kind = np.arange(len(ratios)) % len(LEARNED_SAMPLES)
+    singles = ratios[np.isin(kind, SINGLE_SAMPLES)] if scorer.guided else ratios
     return {
         "kind": case.kind,
         "chunks_per_server": case.chunks_per_server,
         "message_bytes": int(case.message_bytes),
-        "sample_mean_ratio": float(ratios.mean()),
+        "sample_mean_ratio": float(singles.mean()),
         "best_ratio": float(ratios.min()),
     }

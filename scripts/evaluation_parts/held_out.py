@@ -51,7 +51,11 @@ def measure(options: Options, results: Results) -> None:
         for case in cases_of(network, place) if missing else ():
             for label in missing:
                 bar.set_postfix_str(f"{network.name}, {case.kind}, {case.chunks_per_server}, {label}")
-                results.add(network.name, label, row_of(case, case.sample(scorers[label], options.samples)))
+                results.add(
+                    network.name,
+                    label,
+                    row_of(case, scorers[label], case.sample(scorers[label], options.samples)),
+                )
         whole = results.missing(network.name, allreduce)
         _allreduce(options, results, network, whole, bar.set_postfix_str)
         if missing or whole:

@@ -29,7 +29,7 @@ class Options:
     chunks: tuple[int, ...] = (1, 2, 4, 16)
     samples: int = SAMPLES
     ablations: Path = ROOT / "runs" / "ablations"
-    training_seeds: Path = ROOT / "runs" / "seeds"
+    training_seeds: Path = ROOT / "checkpoints" / "seeds"
     held_out_count: int = 20
     held_out_seed: int = 2026
 
