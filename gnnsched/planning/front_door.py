@@ -87,7 +87,8 @@ def plan(
     policy, augmented greedy and augmented trees; with the ladder it also tries all chunks at the network's centre
     where latency counts and trees of known shapes (chains, straight to everybody), and ends with more samples of the
     policy at the best chunk counts. ``policy`` or ``checkpoint``: the network to use (default: the shipped one).
-    ``lp_time_limit`` (s) is for the LP bound, solved after planning. One seed gives one result, unless the clock cuts the search.
+    ``lp_time_limit`` (s) is for the LP bound, solved after planning. One seed gives one result, unless the clock cuts
+    the search.
 
     Raises InputError for input that cannot be planned, RuntimeError should the referee refuse the plan.
     """
