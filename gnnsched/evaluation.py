@@ -22,9 +22,9 @@ class Row:
 
     Times in seconds. Ratios are makespan over ``bound_s``, None for one participant; ``best_ratio`` that of the best
     sample, whose makespan is ``makespan_s``; ``sample_mean_ratio`` the mean over those drawn as a single one is,
-    None for plans of the front door, which keeps the best of several planners. ``planned_by`` is the scheduler that made the
-    schedule, another one than ``scheduler`` for "auto"; ``ladder`` says that ``chunks_per_server`` was chosen by the
-    front door.
+    None for plans of the front door, which keeps the best of several planners. ``planned_by`` is the scheduler that
+    made the schedule, another one than ``scheduler`` for "auto"; ``ladder`` says that ``chunks_per_server`` was chosen
+    by the front door.
     ``plan_s`` is the time of planning all samples, without verification.
     """
 

@@ -43,6 +43,8 @@ _DECODED: dict[str, tuple[Callable[[Instance], Scores], Decoding]] = {
 # Samples go round this many different tree packings: they are guides, and another one may guide better.
 PACKINGS = 16
 LEARNED = ("policy", "linear")
+# Trees of known shapes are augmented up to so many transfers; beyond, where all send to all at once, it takes minutes.
+MOST_AUGMENTED = 5_000
 # How their samples differ, in turn: free choice, no path left idle by choice, near the packed trees. Idling helps on
 # skewed networks and costs a little on uniform ones. Training explores more than a plan should.
 _FREE: dict[str, Any] = {"sharpness": 3.0}
@@ -80,7 +82,7 @@ class PathCache:
 
     def __init__(self) -> None:
         self._paths: dict[int, tuple[Topology, Paths]] = {}
-        self._shapes: dict[tuple[str, int, int], Shape] = {}
+        self._shapes: dict[tuple[str, int, int, int | None], Shape] = {}
 
     def of(self, topology: Topology) -> Paths:
         """The candidate paths of ``topology``; the same object when asked again."""
@@ -89,11 +91,11 @@ class PathCache:
             known = self._paths[id(topology)] = (topology, candidate_paths(topology))
         return known[1]
 
-    def shape(self, name: str, topology: Topology, chunks_per_server: int) -> Shape:
+    def shape(self, name: str, topology: Topology, chunks_per_server: int, root: int | None = None) -> Shape:
         """The shape ``name`` on ``topology``; the same object when asked again."""
-        key = name, id(topology), chunks_per_server
+        key = name, id(topology), chunks_per_server, root
         if key not in self._shapes:
-            self._shapes[key] = Shape(name, topology, chunks_per_server)
+            self._shapes[key] = Shape(name, topology, chunks_per_server, root)
         return self._shapes[key]
 
 
@@ -145,7 +147,7 @@ def schedule_with(
     Classical algorithms have one sample. ``policy`` is needed for "policy". No new sample is begun that would
     end after ``deadline`` (time.monotonic seconds), going by the longest so far, nor after a makespan (s) of at most
     ``target``. ``root``: node index of the server at which all ``chunks_per_server`` chunks are rooted (not for
-    classical algorithms); None: so many at each participant. ``shape``: "chain" or "direct", whose trees are kept
+    classical algorithms); None: so many at each participant. ``shape``: name of a ``Shape`` whose trees are kept
     to instead of packed ones (for "trees_augmented"). Raises InputError for an unknown name and bad numbers.
     """
     if name not in SCHEDULERS:
@@ -162,10 +164,11 @@ def schedule_with(
 
     def half(network: Topology) -> Transfers:
         decoding, score = _rule(name, policy)
-        own_shape = None if shape is None else paths.shape(shape, network, chunks_per_server)
+        own_shape = None if shape is None else paths.shape(shape, network, chunks_per_server, root)
         if own_shape is not None:
-            # A shape's order leaves no port idle by itself; who waits for an arrival falls out of step.
-            decoding = replace(decoding, window=0.0)
+            # A shape's order leaves no port idle by itself: who waits for an arrival falls out of step.
+            few = len(network.participants) ** 2 * chunks_per_server <= MOST_AUGMENTED
+            decoding = replace(decoding, window=0.0, augment=few)
         own_paths = None if own_shape is not None else paths.of(network)
         packings = 1 if name in UNGUIDED or own_shape is not None else PACKINGS
 

@@ -9,7 +9,7 @@ import numpy as np
 from scipy.sparse.csgraph import shortest_path
 
 from gnnsched.collective.baselines import CLASSICAL
-from gnnsched.collective.decode.shapes import CHAIN, DIRECT
+from gnnsched.collective.decode.shapes import CHAIN, CHAIN_BY_ID, DIRECT
 from gnnsched.planning.schedulers import PathCache, Sampled, schedule_with
 from gnnsched.topology import Topology
 
@@ -33,11 +33,9 @@ GAIN = 0.9995
 # Where a path's latency is at least this part of the bound, all chunks may be rooted at the network's centre.
 LATENCY_SHARE = 0.02
 CENTRE_CHUNKS = (1, 4, 16)
-# Chunk counts at which trees of known shapes are tried, and up to how many transfers of a half; straight to everybody
-# takes long, so that more are tried only where latency is most of the plan.
+# Chunk counts at which trees of known shapes are tried, and up to how many transfers of a half.
 SHAPE_CHUNKS = (1, 4)
-MOST_SHAPED = {CHAIN: 20_000, DIRECT: 5_000}
-MOST_LATE, MOSTLY = 20_000, 0.5
+MOST_SHAPED = {CHAIN: 70_000, CHAIN_BY_ID: 70_000, DIRECT: 20_000}
 
 
 @dataclass(frozen=True)
@@ -162,7 +160,8 @@ class Search:
             for count in CENTRE_CHUNKS:
                 for name in RULES:
                     self.offer(name, count, 1, self.seed, centre)
-        self._shapes(latency)
+                self.offer("trees_augmented", count, 1, self.seed, centre, 0.0, DIRECT)
+        self._shapes()
         if self.near_bound:
             return
         idle = 0
@@ -187,12 +186,10 @@ class Search:
                 break
         self._refine()
 
-    def _shapes(self, latency: float) -> None:
+    def _shapes(self) -> None:
         """Trees of known shapes, which take little time; all of them, as the least gain is a gain near the bound."""
         servers = len(self.topology.participants)
         for shape, most in MOST_SHAPED.items():
-            if latency >= MOSTLY * self.target:
-                most = MOST_LATE
             for count in SHAPE_CHUNKS:
                 if servers * servers * count <= most and self._in_time(0.0):
                     self.offer("trees_augmented", count, 1, self.seed, None, 0.0, shape)

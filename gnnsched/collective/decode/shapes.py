@@ -16,7 +16,7 @@ from gnnsched.collective.decode.packing import Trees
 from gnnsched.collective.decode.paths import Paths, paths_of
 from gnnsched.topology import Topology
 
-CHAIN, DIRECT = "chain", "direct"
+CHAIN, CHAIN_BY_ID, DIRECT = "chain", "chain_by_id", "direct"
 # Where every server sends to every other, alternatives are left out beyond so many paths: the loop looks at them all.
 MOST_PATHS = 20_000
 
@@ -24,25 +24,33 @@ MOST_PATHS = 20_000
 class Shape:
     """The flow trees of one shape on one network at one chunk count, and the candidate paths that they need.
 
-    ``name``: "chain" passes each chunk on along a depth-first order of the participants, "direct" sends it from its
-    root to each other participant, the next one first; over relays where there is no path over switches alone.
+    ``name``: "chain" passes each chunk on along a depth-first order of the participants, "chain_by_id" along their
+    input order; "direct" sends it from its root to each other participant, the next one first, or, of chunks that are
+    all rooted at the node ``root``, the farthest one first. Over relays where no path crosses switches alone.
     """
 
-    def __init__(self, name: str, topology: Topology, chunks_per_server: int) -> None:
+    def __init__(
+        self, name: str, topology: Topology, chunks_per_server: int, root: int | None = None
+    ) -> None:
         self.topology = topology
+        self._rooted = root is not None
         members = topology.participants
+        ranks = np.arange(len(members)) if root is None else np.flatnonzero(members == root)
+        rank = np.repeat(ranks, chunks_per_server)
         own: Mapping[tuple[int, int], Sequence[Sequence[int]]] = {}
-        if name == CHAIN:
-            order, parent = depth_first_tree(topology)
-            own = tree_paths(topology, order, parent)
-            flow = ring_trees(order, np.repeat(members, chunks_per_server))
+        if name == DIRECT:
+            flow = direct_trees(members, rank)
         else:
-            flow = direct_trees(members, np.repeat(np.arange(len(members)), chunks_per_server))
+            order = members
+            if name == CHAIN:
+                order, parent = depth_first_tree(topology)
+                own = tree_paths(topology, order, parent)
+            flow = ring_trees(order, members[rank])
         self._flow = over_servers(topology, flow)
         self.paths = _paths(topology, self._flow, own)
 
     def trees(self, chunk_bytes: float) -> Trees:
-        """The trees for chunks of so many bytes; their tails count steps, so that transfers start in their order."""
+        """The trees for chunks of so many bytes; their tails give the order in which transfers start."""
         flow, paths = self._flow, self.paths
         number = np.full(self.topology.num_nodes, -1, np.int64)
         number[paths.nodes] = np.arange(paths.num_servers)
@@ -52,9 +60,10 @@ class Shape:
         parent, child = number[flow.parent], number[flow.child]
         path = np.full((len(flow.roots), paths.num_servers), -1, np.int32)
         path[flow.chunk, child] = first[parent, child]
+        duration = paths.latency + chunk_bytes / paths.rate
+        left = float(np.median(duration)) * (flow.step.max(initial=0) + 1 - flow.step)
         tail = np.zeros(path.shape)
-        usual = float(np.median(paths.latency + chunk_bytes / paths.rate))
-        tail[flow.chunk, child] = usual * (flow.step.max(initial=0) + 1 - flow.step)
+        tail[flow.chunk, child] = duration[first[parent, child]] if self._rooted else left
         used = np.bincount(path[path >= 0], minlength=paths.num_paths).astype(float)
         bandwidth = self.topology.bandwidth
         crossed = np.bincount(paths.links, np.repeat(used, np.diff(paths.start)), len(bandwidth))
