@@ -36,6 +36,8 @@ CENTRE_CHUNKS = (1, 4, 16)
 # Chunk counts at which trees of known shapes are tried, and up to how many transfers of a half.
 SHAPE_CHUNKS = (1, 4)
 MOST_SHAPED = {CHAIN: 70_000, CHAIN_BY_ID: 70_000, DIRECT: 20_000}
+# Where latency is at least ``MOSTLY`` of the bound, nearly all transfers wait at once and more than so many take minutes.
+MOSTLY, MOST_LATE = 0.5, 5_000
 
 
 @dataclass(frozen=True)
@@ -161,7 +163,7 @@ class Search:
                 for name in RULES:
                     self.offer(name, count, 1, self.seed, centre)
                 self.offer("trees_augmented", count, 1, self.seed, centre, 0.0, DIRECT)
-        self._shapes()
+        self._shapes(latency)
         if self.near_bound:
             return
         idle = 0
@@ -186,10 +188,13 @@ class Search:
                 break
         self._refine()
 
-    def _shapes(self) -> None:
+    def _shapes(self, latency: float) -> None:
         """Trees of known shapes, which take little time; all of them, as the least gain is a gain near the bound."""
         servers = len(self.topology.participants)
+        late = latency >= MOSTLY * self.target
         for shape, most in MOST_SHAPED.items():
+            if late:
+                most = MOST_LATE
             for count in SHAPE_CHUNKS:
                 if servers * servers * count <= most and self._in_time(0.0):
                     self.offer("trees_augmented", count, 1, self.seed, None, 0.0, shape)

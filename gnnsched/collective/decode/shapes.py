@@ -18,7 +18,7 @@ from gnnsched.topology import Topology
 
 CHAIN, CHAIN_BY_ID, DIRECT = "chain", "chain_by_id", "direct"
 # Where every server sends to every other, alternatives are left out beyond so many paths: the loop looks at them all.
-MOST_PATHS = 20_000
+MOST_PATHS = 40_000
 
 
 class Shape:
