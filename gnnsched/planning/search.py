@@ -36,7 +36,7 @@ CENTRE_CHUNKS = (1, 4, 16)
 # Chunk counts at which trees of known shapes are tried, and up to how many transfers of a half.
 SHAPE_CHUNKS = (1, 4)
 MOST_SHAPED = {CHAIN: 70_000, CHAIN_BY_ID: 70_000, DIRECT: 20_000}
-# Where latency is at least ``MOSTLY`` of the bound, nearly all transfers wait at once and more than so many take minutes.
+# Where latency is at least ``MOSTLY`` of the bound, nearly all transfers wait at once: more than so many take minutes.
 MOSTLY, MOST_LATE = 0.5, 5_000
 
 
