@@ -157,13 +157,10 @@ class Search:
 
         ``latency``: seconds that no plan can go below, the longest of the shortest ways between participants.
         """
-        if len(self.topology.participants) > 1 and latency >= LATENCY_SHARE * self.target:
-            centre = _centre(self.topology, self.paths)
-            for count in CENTRE_CHUNKS:
-                for name in RULES:
-                    self.offer(name, count, 1, self.seed, centre)
-                self.offer("trees_augmented", count, 1, self.seed, centre, 0.0, DIRECT)
-        self._shapes(latency)
+        if len(self.topology.participants) > 1:
+            if latency >= LATENCY_SHARE * self.target:
+                self._centred()
+            self._shapes(latency)
         if self.near_bound:
             return
         idle = 0
@@ -187,6 +184,14 @@ class Search:
             if idle == IDLE_RUNGS:
                 break
         self._refine()
+
+    def _centred(self) -> None:
+        """All chunks at the network's centre."""
+        centre = _centre(self.topology, self.paths)
+        for count in CENTRE_CHUNKS:
+            for name in RULES:
+                self.offer(name, count, 1, self.seed, centre)
+            self.offer("trees_augmented", count, 1, self.seed, centre, 0.0, DIRECT)
 
     def _shapes(self, latency: float) -> None:
         """Trees of known shapes, which take little time; all of them, as the least gain is a gain near the bound."""

@@ -9,10 +9,20 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from networks import one_way_ring, relays_between, small_networks, switched, untrained_policy
 
+from gnnsched.collective.decode.shapes import DIRECT
 from gnnsched.collective.simulator import simulate
 from gnnsched.collective.verify import Verdict, verify
 from gnnsched.planning import SCHEDULERS, Plan, front_door, plan, schedule_with, search, warm_up
-from gnnsched.planning.search import CENTRE_CHUNKS, LADDER, NEAR_BOUND, PLANNERS, RULE_SAMPLES, RULES
+from gnnsched.planning.search import (
+    CENTRE_CHUNKS,
+    LADDER,
+    MOST_SHAPED,
+    NEAR_BOUND,
+    PLANNERS,
+    RULE_SAMPLES,
+    RULES,
+    SHAPE_CHUNKS,
+)
 from gnnsched.topology import InputError, Topology
 from gnnsched.topology.generators import bcube, dgx, dumbbell, hub, random_heterogeneous
 
@@ -113,17 +123,23 @@ def test_units_and_scale_of_the_bandwidth() -> None:
 
 @pytest.mark.parametrize("network", [bcube(3, 1), hub(3), dumbbell(3)], ids=lambda network: network.name)
 def test_ladder_stops_near_the_bound(network: Topology) -> None:
-    """Each planner on each rung in turn; the first that is near enough is the last. Then the policy goes on."""
+    """Known shapes, then each planner on each rung in turn; near enough is the end. Then the policy goes on."""
     made = planned(network)
     assert_consistent(made)
     assert made.finished
+    shaped = [rung for rung in made.rungs if rung.shape is not None]
+    assert made.rungs[: len(shaped)] == tuple(shaped)
+    assert [(r.shape, r.chunks_per_server) for r in shaped] == [(s, c) for s in MOST_SHAPED for c in SHAPE_CHUNKS]
+    if any(rung.makespan_s <= NEAR_BOUND * made.bounds.bound_s for rung in shaped):
+        assert len(made.rungs) == len(shaped)
+        return
     asked = [(count, name) for count in LADDER for name in PLANNERS]
-    done = [(rung.chunks_per_server, rung.scheduler) for rung in made.rungs]
+    done = [(rung.chunks_per_server, rung.scheduler) for rung in made.rungs[len(shaped) :]]
     turn = next(
         (i for i, (one, other) in enumerate(zip(done, asked)) if one != other), min(len(done), len(asked))
     )
     assert all(name == "policy" for _, name in done[turn:])
-    near = [rung.makespan_s <= NEAR_BOUND * made.bounds.bound_s for rung in made.rungs]
+    near = [rung.makespan_s <= NEAR_BOUND * made.bounds.bound_s for rung in made.rungs[len(shaped) :]]
     assert not any(near[:-1])
     assert near[-1] or turn < len(done)
 
@@ -138,7 +154,9 @@ def test_small_messages_may_be_rooted_at_the_centre() -> None:
     # there and back again, each one hop
     assert made.makespan_s == pytest.approx(2 * network.latency[0], rel=0.05)
     tried = [(rung.chunks_per_server, rung.scheduler) for rung in made.rungs if rung.root is not None]
-    assert tried == [(count, name) for count in CENTRE_CHUNKS for name in RULES]
+    assert tried == [(count, name) for count in CENTRE_CHUNKS for name in (*RULES, "trees_augmented")]
+    centred = [rung.shape for rung in made.rungs if rung.root is not None]
+    assert centred == [None, None, DIRECT] * len(CENTRE_CHUNKS)
     assert all(rung.root is None for rung in planned(network, message_bytes=2.0**32).rungs)
 
 
@@ -210,7 +228,8 @@ def test_a_slow_planner_is_passed_over_while_the_others_go_on(monkeypatch: pytes
     monkeypatch.setattr(front_door, "warm_up", lambda: None)
     monkeypatch.setattr(search, "LADDER", (1, 2, 4))
     made = planned(dumbbell(3), samples=1, time_limit=10.0)
-    by_name = {name: [r.chunks_per_server for r in made.rungs if r.scheduler == name] for name in PLANNERS}
+    packed = [rung for rung in made.rungs if rung.shape is None]
+    by_name = {name: [r.chunks_per_server for r in packed if r.scheduler == name] for name in PLANNERS}
     assert by_name == {"greedy_augmented": [1, 2, 4], "trees_augmented": [1, 2, 4], "policy": [1, 1]}
     assert not made.finished
 
