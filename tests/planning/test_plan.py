@@ -129,7 +129,9 @@ def test_ladder_stops_near_the_bound(network: Topology) -> None:
     assert made.finished
     shaped = [rung for rung in made.rungs if rung.shape is not None]
     assert made.rungs[: len(shaped)] == tuple(shaped)
-    assert [(r.shape, r.chunks_per_server) for r in shaped] == [(s, c) for s in MOST_SHAPED for c in SHAPE_CHUNKS]
+    assert [(r.shape, r.chunks_per_server) for r in shaped] == [
+        (s, c) for s in MOST_SHAPED for c in SHAPE_CHUNKS
+    ]
     if any(rung.makespan_s <= NEAR_BOUND * made.bounds.bound_s for rung in shaped):
         assert len(made.rungs) == len(shaped)
         return
