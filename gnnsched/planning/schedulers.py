@@ -5,14 +5,14 @@ import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
 from gnnsched.collective.baselines import CLASSICAL, classical_schedule
 from gnnsched.collective.decode.choice import Scores
-from gnnsched.collective.decode.decoder import GUIDE, Decoding, Episode, Instance
+from gnnsched.collective.decode.decoder import Decoding, Episode, Instance
 from gnnsched.collective.decode.paths import Paths, candidate_paths
 from gnnsched.collective.decode.presets import (
     GREEDY,
@@ -28,6 +28,7 @@ from gnnsched.collective.decode.presets import (
 from gnnsched.collective.decode.shapes import Shape
 from gnnsched.collective.mirror import allreduce_from_broadcast
 from gnnsched.collective.schedule import Schedule, Transfers
+from gnnsched.planning.samples import as_only_sample, kind_of, shape_decoding, shape_scores
 from gnnsched.topology import InputError, Topology
 
 if TYPE_CHECKING:
@@ -43,16 +44,6 @@ _DECODED: dict[str, tuple[Callable[[Instance], Scores], Decoding]] = {
 # Samples go round this many different tree packings: they are guides, and another one may guide better.
 PACKINGS = 16
 LEARNED = ("policy", "linear")
-# Trees of known shapes are augmented up to so many transfers; beyond, where all send to all at once, it takes minutes.
-MOST_AUGMENTED = 5_000
-# How their samples differ, in turn: free choice, no path left idle by choice, near the packed trees. Idling helps on
-# skewed networks and costs a little on uniform ones. Training explores more than a plan should.
-_FREE: dict[str, Any] = {"sharpness": 3.0}
-_BUSY: dict[str, Any] = {**_FREE, "allow_none": False}
-_GUIDED: dict[str, Any] = {**_FREE, "guide": GUIDE}
-LEARNED_SAMPLES = (_FREE, _BUSY, _GUIDED, _FREE, _GUIDED, _GUIDED, _FREE, _GUIDED)
-# Samples drawn as the only one of a plan of one sample would be.
-SINGLE_SAMPLES = tuple(i for i, kind in enumerate(LEARNED_SAMPLES) if kind == LEARNED_SAMPLES[0])
 UNGUIDED = ("greedy", "greedy_augmented", "random")
 SCHEDULERS = ("policy", *CLASSICAL, *_DECODED)
 
@@ -73,8 +64,7 @@ class Sampled:
         """Makespans (s) of the samples drawn as the only one of a plan of one sample is."""
         if self.schedule.planner["name"] not in LEARNED:
             return self.makespans
-        kind = np.arange(len(self.makespans)) % len(LEARNED_SAMPLES)
-        return self.makespans[np.isin(kind, SINGLE_SAMPLES)]
+        return self.makespans[as_only_sample(len(self.makespans))]
 
 
 class PathCache:
@@ -164,16 +154,11 @@ def schedule_with(
 
     def half(network: Topology) -> Transfers:
         decoding, score = _rule(name, policy)
-        own_shape = None if shape is None else paths.shape(shape, network, chunks_per_server, root)
-        if own_shape is not None:
-            # A shape's order leaves no port idle by itself: who waits for an arrival falls out of step.
-            few = len(network.participants) ** 2 * chunks_per_server <= MOST_AUGMENTED
-            decoding = replace(decoding, window=0.0, augment=few)
-        own_paths = None if own_shape is not None else paths.of(network)
-        packings = 1 if name in UNGUIDED or own_shape is not None else PACKINGS
+        own_paths = None if shape is not None else paths.of(network)
+        packings = 1 if name in UNGUIDED or shape is not None else PACKINGS
 
-        # Instance and scores per tree packing, made by the first sample that needs them.
-        made: dict[int, tuple[Instance, Scores]] = {}
+        # Instance and scores per tree packing or shape, made by the first sample that needs them.
+        made: dict[int | str, tuple[Instance, Scores]] = {}
         longest = [0.0]
         done = [False]
         # A half that is mirrored takes half of the whole; halves planned apart are not stopped early.
@@ -181,28 +166,36 @@ def schedule_with(
 
         def drawn(sample: int) -> tuple[Instance, Episode] | None:
             packing = sample % packings
+            own_shape = kind_of(sample).shape if name in LEARNED else shape
+            key = packing if own_shape is None else own_shape
             begin = time.monotonic()
             # A sample that takes as long as the longest so far must end in time.
-            late = begin + longest[0] > deadline or (sample >= packings and packing not in made)
+            late = begin + longest[0] > deadline or (sample >= packings and key not in made)
             if done[0] or (sample > 0 and late):
                 return None
-            if sample < packings:
-                own_seed = seed * PACKINGS + packing
+            if key not in made:
+                trees = (
+                    None if own_shape is None else paths.shape(own_shape, network, chunks_per_server, root)
+                )
                 instance = Instance(
                     network,
                     message_bytes,
                     chunks_per_server,
-                    own_seed,
+                    seed * PACKINGS + packing,
                     own_paths,
                     root=root,
-                    shape=own_shape,
+                    shape=trees,
                 )
-                made[packing] = instance, score(instance)
-            instance, scores = made[packing]
+                made[key] = instance, shape_scores(instance) if trees is not None else score(instance)
+            instance, scores = made[key]
+            if own_shape is not None:
+                own = shape_decoding(len(network.participants) ** 2 * chunks_per_server)
+            elif name in LEARNED:
+                own = kind_of(sample).decoding(decoding)
+            else:
+                own = decoding
             # The first sample of a rule takes the best choice each time, the others break its ties at random.
-            own = replace(decoding, sample=decoding.sample or sample > 0)
-            if name in LEARNED:
-                own = replace(own, **LEARNED_SAMPLES[sample % len(LEARNED_SAMPLES)])
+            own = replace(own, sample=own.sample or (sample > 0 and name not in LEARNED))
             episode = instance.decode(scores, own, np.random.default_rng([seed, sample]))
             longest[0] = max(longest[0], time.monotonic() - begin)
             return instance, episode

@@ -22,9 +22,11 @@ from gnnsched.collective.decode.presets import (
     tree_scores,
 )
 from gnnsched.collective.decode.problem import NO_FLOWS, Flows
+from gnnsched.collective.decode.shapes import Shape
 from gnnsched.envs.flows import draw_flows
 from gnnsched.models.policy import Policy
-from gnnsched.planning.schedulers import LEARNED_SAMPLES, PACKINGS, SINGLE_SAMPLES
+from gnnsched.planning.samples import as_only_sample, kind_of, shape_decoding, shape_scores
+from gnnsched.planning.schedulers import PACKINGS
 from gnnsched.topology import Topology
 
 KINDS = ("plain", "flows", "small")
@@ -39,15 +41,15 @@ DRAW = 5
 
 @dataclass(frozen=True)
 class Scorer:
-    """``packings``: how many tree packings the samples go round. ``guided``: five in eight samples keep near them.
-    ``ties``: the first sample takes the best choice each time, the others break its ties at random.
+    """``packings``: how many tree packings the samples go round. ``kinds``: the samples differ as a learned scorer's
+    do. ``ties``: the first sample takes the best choice each time, the others break its ties at random.
     """
 
     label: str
     score: Callable[[Instance], Scores]
     decoding: Decoding
     packings: int = PACKINGS
-    guided: bool = False
+    kinds: bool = False
     ties: bool = False
 
 
@@ -55,11 +57,11 @@ RULES = (
     Scorer("greedy_augmented", greedy_scores, GREEDY_AUGMENTED, packings=1, ties=True),
     Scorer("trees_augmented", tree_scores, TREES_AUGMENTED, ties=True),
 )
-LINEAR_SCORER = Scorer("linear", linear_scores, LINEAR, guided=True)
+LINEAR_SCORER = Scorer("linear", linear_scores, LINEAR, kinds=True)
 
 
 def policy_scorer(label: str, policy: Policy, decoding: Decoding | None = None) -> Scorer:
-    return Scorer(label, policy.scores, decoding or Decoding(), guided=True)
+    return Scorer(label, policy.scores, decoding or Decoding(), kinds=True)
 
 
 class Case:
@@ -81,31 +83,38 @@ class Case:
         self.topology, self.kind, self.chunks_per_server = topology, kind, chunks_per_server
         self.message_bytes, self.bound_s = message_bytes, bound_s
         self._paths, self._flows = paths, flows
-        self._instances: dict[int, Instance] = {}
+        self._instances: dict[int | str, Instance] = {}
 
-    def instance(self, packing: int) -> Instance:
-        """The case with its packing number ``packing``, made once for all scorers."""
-        if packing not in self._instances:
-            self._instances[packing] = Instance(
-                self.topology, self.message_bytes, self.chunks_per_server, packing, self._paths, self._flows
+    def instance(self, trees: int | str) -> Instance:
+        """The case with its packing number ``trees`` or the shape of that name, made once for all scorers."""
+        if trees not in self._instances:
+            count = self.chunks_per_server
+            shape = Shape(trees, self.topology, count) if isinstance(trees, str) else None
+            packing = 0 if isinstance(trees, str) else trees
+            self._instances[trees] = Instance(
+                self.topology, self.message_bytes, count, packing, self._paths, self._flows, shape=shape
             )
-        return self._instances[packing]
+        return self._instances[trees]
 
     def sample(self, scorer: Scorer, samples: int) -> NDArray[np.float64]:
         """Ratios to the bound of ``samples`` samples, drawn as ``planning.schedule_with`` draws them."""
         scores: dict[int, Scores] = {}
         ratios = np.empty(samples)
         for sample in range(samples):
-            packing = sample % scorer.packings
-            instance = self.instance(packing)
-            if packing not in scores:
-                scores[packing] = scorer.score(instance)
-            own = scorer.decoding
-            if scorer.ties:
-                own = replace(own, sample=sample > 0)
-            if scorer.guided:
-                own = replace(own, **LEARNED_SAMPLES[sample % len(LEARNED_SAMPLES)])
-            episode = instance.decode(scores[packing], own, np.random.default_rng([0, sample]))
+            kind = kind_of(sample) if scorer.kinds else None
+            if kind is not None and kind.shape is not None:
+                instance = self.instance(kind.shape)
+                own = shape_decoding(len(self.topology.participants) * len(instance.roots))
+                episode = instance.decode(shape_scores(instance), own, np.random.default_rng([0, sample]))
+            else:
+                packing = sample % scorer.packings
+                instance = self.instance(packing)
+                if packing not in scores:
+                    scores[packing] = scorer.score(instance)
+                own = scorer.decoding if kind is None else kind.decoding(scorer.decoding)
+                if scorer.ties:
+                    own = replace(own, sample=sample > 0)
+                episode = instance.decode(scores[packing], own, np.random.default_rng([0, sample]))
             ratios[sample] = episode.makespan / self.bound_s
         return ratios
 
@@ -126,8 +135,7 @@ def cases_of(topology: Topology, place: int) -> Iterator[Case]:
 
 
 def row_of(case: Case, scorer: Scorer, ratios: NDArray[np.float64]) -> dict[str, object]:
-    kind = np.arange(len(ratios)) % len(LEARNED_SAMPLES)
-    singles = ratios[np.isin(kind, SINGLE_SAMPLES)] if scorer.guided else ratios
+    singles = ratios[as_only_sample(len(ratios))] if scorer.kinds else ratios
     return {
         "kind": case.kind,
         "chunks_per_server": case.chunks_per_server,
