@@ -26,10 +26,12 @@ RULE_SAMPLES = 2
 FIRST_SAMPLES = 4
 # The ladder ends, unfinished, below this many transfers: a rung would take minutes.
 MOST_TRANSFERS = 2_000_000
-# The ladder ends after so many rungs in a row without gain, as where the message is so small that more chunks only
-# add latency; then the best rungs get more samples, until so many rounds of them end without gain.
-IDLE_RUNGS, BEST_RUNGS, IDLE_ROUNDS = 2, 2, 2
+# The ladder ends after so many rungs in a row without gain, sooner where the message is so small that more chunks
+# only add latency; then the best rungs get more samples, until so many rounds of them end without gain.
+IDLE_RUNGS, LATE_IDLE_RUNGS, BEST_RUNGS, IDLE_ROUNDS = 4, 2, 3, 4
 GAIN = 0.9995
+# A rule that is so far behind the best plan sits the next rungs out.
+BEHIND = 1.03
 # Where a path's latency is at least this part of the bound, all chunks may be rooted at the network's centre.
 LATENCY_SHARE = 0.02
 CENTRE_CHUNKS = (1, 4, 16)
@@ -157,31 +159,36 @@ class Search:
 
         ``latency``: seconds that no plan can go below, the longest of the shortest ways between participants.
         """
+        late = latency >= LATENCY_SHARE * self.target
         if len(self.topology.participants) > 1:
-            if latency >= LATENCY_SHARE * self.target:
+            if late:
                 self._centred()
             self._shapes(latency)
         if self.near_bound:
             return
         idle = 0
         last: dict[str, float] = {}
+        running = list(PLANNERS)
         for count in self._ladder():
             before = np.inf if self.winner is None else self.winner.makespan_s
             begun = False
-            for name in PLANNERS:
+            for name in tuple(running):
                 # A rung takes about twice as long as the one before: do not begin what cannot end in time.
                 if self._in_time(2.0 * last.get(name, 0.0)):
                     own = min(self.samples, FIRST_SAMPLES if name == "policy" else RULE_SAMPLES)
                     rung = self.offer(name, count, own, self.seed, None, self.target)
                     last[name] = rung.plan_s
                     begun = True
+                    assert self.winner is not None
+                    if name in RULES and rung.makespan_s > BEHIND * self.winner.makespan_s:
+                        running.remove(name)
                 if self.near_bound:
                     return
             if not begun:
                 break
             assert self.winner is not None
             idle = 0 if self.winner.makespan_s < GAIN * before else idle + 1
-            if idle == IDLE_RUNGS:
+            if idle == (LATE_IDLE_RUNGS if late else IDLE_RUNGS):
                 break
         self._refine()
 
