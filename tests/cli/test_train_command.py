@@ -200,3 +200,24 @@ def test_a_file_where_the_checkpoint_should_go(network: Path, capsys: Captured) 
     assert train(network, "-o", network) == 2
     assert "choose another folder" in capsys.readouterr().err
     load_topology(network)
+
+
+def test_a_run_of_so_many_iterations_is_the_same_each_time(network: Path, tmp_path: Path) -> None:
+    """Whatever the clock says."""
+    weights = []
+    for name in ("one", "two"):
+        assert train(network, "--iterations", 3, "--seed", 4, "-o", tmp_path / name) == 0
+        assert describe_checkpoint(tmp_path / name)["iterations"] == 3
+        weights.append((tmp_path / name / "policy.safetensors").read_bytes())
+    assert weights[0] == weights[1]
+    assert train(network, "--iterations", 3, "--seed", 5, "-o", tmp_path / "other") == 0
+    assert (tmp_path / "other" / "policy.safetensors").read_bytes() != weights[0]
+
+
+@pytest.mark.parametrize("number", ["0", "-3"])
+def test_fewer_than_one_iteration_is_refused(
+    network: Path, tmp_path: Path, capsys: Captured, number: str
+) -> None:
+    assert train(network, "--iterations", number, "-o", tmp_path / "run") == 2
+    assert "error: --iterations: " in capsys.readouterr().err
+    assert not (tmp_path / "run").exists()
