@@ -30,6 +30,7 @@ from gnnsched.collective.decode.state import (
     State,
     announce,
     anything_useful,
+    enter,
     note_vacancy,
     opening,
     prune,
@@ -145,8 +146,7 @@ def run(
             booking = slot * st.longest[0] + (k - pr.flow_start[f])
             st.ends[booking] = pr.flow_until[f]
             st.rates[booking] = pr.flow_rate[f]
-            st.next[booking] = st.head[pr.flow_links[k]]
-            st.head[pr.flow_links[k]] = booking
+            enter(st, pr.flow_links[k], booking)
             note_vacancy(pr, st, pr.flow_links[k])
         heappush(heap, (pr.flow_until[f], -1))
     initial = max(1, st.counter[NEEDED])

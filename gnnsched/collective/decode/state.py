@@ -135,11 +135,25 @@ def left_from(pr: Problem, st: State, link: int, time: float) -> float:
     """Rate left on a link for an occupancy that begins at ``time``, bytes/s."""
     left = pr.bandwidth[link]
     booking = st.head[link]
-    while booking >= 0:
-        if st.ends[booking] > time:
-            left -= st.rates[booking]
+    while booking >= 0 and st.ends[booking] > time:
+        left -= st.rates[booking]
         booking = st.next[booking]
     return left
+
+
+@borrowing()
+def enter(st: State, link: int, booking: int) -> None:
+    """Put a booking on a link's list, which has the latest end first, so that looks at it can end early."""
+    before = -1
+    other = st.head[link]
+    while other >= 0 and st.ends[other] > st.ends[booking]:
+        before = other
+        other = st.next[other]
+    st.next[booking] = other
+    if before < 0:
+        st.head[link] = booking
+    else:
+        st.next[before] = booking
 
 
 @borrowing()
@@ -147,32 +161,26 @@ def prune(st: State, link: int, time: float) -> None:
     """Take bookings that have ended by ``time`` off a link's list."""
     before = -1
     booking = st.head[link]
-    while booking >= 0:
-        after = st.next[booking]
-        if st.ends[booking] <= time:
-            if before < 0:
-                st.head[link] = after
-            else:
-                st.next[before] = after
-        else:
-            before = booking
-        booking = after
+    while booking >= 0 and st.ends[booking] > time:
+        before = booking
+        booking = st.next[booking]
+    if before < 0:
+        st.head[link] = -1
+    else:
+        st.next[before] = -1
 
 
 @borrowing()
 def note_vacancy(pr: Problem, st: State, link: int) -> None:
     """Note in ``st.vacant`` the first moment from which the link has some rate left, counting no later booking."""
-    moment = 0.0
-    least = pr.bandwidth[link] * 1e-6
-    while left_from(pr, st, link, moment) < least:
-        following = np.inf
-        booking = st.head[link]
-        while booking >= 0:
-            if st.ends[booking] > moment:
-                following = min(following, st.ends[booking])
-            booking = st.next[booking]
-        moment = following
-    st.vacant[link] = moment
+    left = pr.bandwidth[link] * (1.0 - 1e-6)
+    booking = st.head[link]
+    while booking >= 0:
+        left -= st.rates[booking]
+        if left < 0.0:
+            break
+        booking = st.next[booking]
+    st.vacant[link] = st.ends[booking] if booking >= 0 else 0.0
 
 
 @borrowing()
@@ -203,10 +211,9 @@ def opening(pr: Problem, st: State, path: int) -> tuple[float, float]:
                 continue
             free = pr.bandwidth[pr.links[k]]
             time = start + pr.offset[k] + st.real[TOLERANCE]
-            while booking >= 0:
-                if st.ends[booking] > time:
-                    free -= st.rates[booking]
-                    following = min(following, st.ends[booking] - pr.offset[k])
+            while booking >= 0 and st.ends[booking] > time:
+                free -= st.rates[booking]
+                following = min(following, st.ends[booking] - pr.offset[k])
                 booking = st.next[booking]
             left = min(left, free)
         if left >= rate * WHOLE:
@@ -228,10 +235,9 @@ def whole_opening(pr: Problem, st: State, path: int) -> float:
         for k in range(pr.start[path], pr.start[path + 1]):
             free = pr.bandwidth[pr.links[k]]
             booking = st.head[pr.links[k]]
-            while booking >= 0:
-                if st.ends[booking] > moment + pr.offset[k] + st.real[TOLERANCE]:
-                    free -= st.rates[booking]
-                    following = min(following, st.ends[booking] - pr.offset[k])
+            while booking >= 0 and st.ends[booking] > moment + pr.offset[k] + st.real[TOLERANCE]:
+                free -= st.rates[booking]
+                following = min(following, st.ends[booking] - pr.offset[k])
                 booking = st.next[booking]
             if free < pr.rate[path] * WHOLE:
                 whole = False
