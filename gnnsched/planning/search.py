@@ -9,7 +9,7 @@ import numpy as np
 from scipy.sparse.csgraph import shortest_path
 
 from gnnsched.collective.baselines import CLASSICAL
-from gnnsched.collective.decode.shapes import CHAIN, CHAIN_BY_ID, DIRECT
+from gnnsched.collective.decode.shapes import CHAIN, CHAIN_BY_ID, DIRECT, FARTHEST
 from gnnsched.planning.schedulers import PathCache, Sampled, schedule_with
 from gnnsched.topology import Topology
 
@@ -37,9 +37,7 @@ LATENCY_SHARE = 0.02
 CENTRE_CHUNKS = (1, 4, 16)
 # Chunk counts at which trees of known shapes are tried, and up to how many transfers of a half.
 SHAPE_CHUNKS = (1, 4)
-MOST_SHAPED = {CHAIN: 70_000, CHAIN_BY_ID: 70_000, DIRECT: 20_000}
-# Where latency is at least ``MOSTLY`` of the bound, nearly all transfers wait at once: more than so many take minutes.
-MOSTLY, MOST_LATE = 0.5, 5_000
+MOST_SHAPED = {CHAIN: 70_000, CHAIN_BY_ID: 70_000, DIRECT: 20_000, FARTHEST: 20_000}
 
 
 @dataclass(frozen=True)
@@ -163,7 +161,7 @@ class Search:
         if len(self.topology.participants) > 1:
             if late:
                 self._centred()
-            self._shapes(latency)
+            self._shapes()
         if self.near_bound:
             return
         idle = 0
@@ -198,15 +196,12 @@ class Search:
         for count in CENTRE_CHUNKS:
             for name in RULES:
                 self.offer(name, count, 1, self.seed, centre)
-            self.offer("trees_augmented", count, 1, self.seed, centre, 0.0, DIRECT)
+            self.offer("trees_augmented", count, 1, self.seed, centre, 0.0, FARTHEST)
 
-    def _shapes(self, latency: float) -> None:
+    def _shapes(self) -> None:
         """Trees of known shapes, which take little time; all of them, as the least gain is a gain near the bound."""
         servers = len(self.topology.participants)
-        late = latency >= MOSTLY * self.target
         for shape, most in MOST_SHAPED.items():
-            if late:
-                most = MOST_LATE
             for count in SHAPE_CHUNKS:
                 if servers * servers * count <= most and self._in_time(0.0):
                     self.offer("trees_augmented", count, 1, self.seed, None, 0.0, shape)

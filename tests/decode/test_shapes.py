@@ -5,7 +5,7 @@ import pytest
 
 from gnnsched.collective.baselines import classical_schedule
 from gnnsched.collective.decode.decoder import Instance
-from gnnsched.collective.decode.shapes import CHAIN, CHAIN_BY_ID, DIRECT, Shape
+from gnnsched.collective.decode.shapes import CHAIN, CHAIN_BY_ID, DIRECT, FARTHEST, Shape
 from gnnsched.collective.verify import verify
 from gnnsched.planning import schedule_with
 from gnnsched.topology import Topology
@@ -35,7 +35,7 @@ def one_way(servers: int) -> Topology:
     return builder.build()
 
 
-@pytest.mark.parametrize("name", [CHAIN, CHAIN_BY_ID, DIRECT])
+@pytest.mark.parametrize("name", [CHAIN, CHAIN_BY_ID, DIRECT, FARTHEST])
 @pytest.mark.parametrize("network", [*NETWORKS, one_way(5)], ids=lambda t: t.name)
 def test_every_chunk_has_a_tree_whose_tails_never_grow_on_the_way(network: Topology, name: str) -> None:
     shape = Shape(name, network, 2)
@@ -52,7 +52,7 @@ def test_every_chunk_has_a_tree_whose_tails_never_grow_on_the_way(network: Topol
                 way.append(at)
                 assert paths.target[parent[at]] == at
                 at = int(paths.source[parent[at]])
-            if name != DIRECT:
+            if name in (CHAIN, CHAIN_BY_ID):
                 # Who lies on the way to the next one passes on in the step in which it receives.
                 assert (np.diff(trees.tail[c, way]) >= 0).all()
 
@@ -89,7 +89,7 @@ def test_straight_to_everybody_takes_one_trip_where_nothing_but_latency_counts(n
     """The farthest pair of servers, there and back."""
     instance = Instance(network, 1.0, 1, shape=Shape(DIRECT, network, 1))
     farthest = 2 * float(instance.paths.latency.max())
-    assert best_of((DIRECT,), network, 1.0, 1) == pytest.approx(farthest, rel=1e-3)
+    assert best_of((DIRECT, FARTHEST), network, 1.0, 1) == pytest.approx(farthest, rel=1e-3)
 
 
 def test_from_one_root_the_farthest_comes_first() -> None:
@@ -100,8 +100,8 @@ def test_from_one_root_the_farthest_comes_first() -> None:
         builder.cable(builder.server(i), switch, 1e9, 1e-6 if i < 3 else 1e-3)
     network = builder.build()
     root = int(network.participants[0])
-    instance = Instance(network, 4e5, 1, root=root, shape=Shape(DIRECT, network, 1, root))
-    made = schedule_with("trees_augmented", network, 4e5, 1, 1, root=root, shape=DIRECT).schedule
+    instance = Instance(network, 4e5, 1, root=root, shape=Shape(FARTHEST, network, 1, root))
+    made = schedule_with("trees_augmented", network, 4e5, 1, 1, root=root, shape=FARTHEST).schedule
     # Four sends of 0.4 ms each leave the root, the far ones first: 2 * 0.4 ms and the way decide.
     assert made.makespan == pytest.approx(2 * max(2 * 4e-4 + 1e-3, 4 * 4e-4), rel=0.01)
     assert len(instance.roots) == 1

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from networks import one_way_ring, relays_between, small_networks, switched, untrained_policy
 
-from gnnsched.collective.decode.shapes import DIRECT
+from gnnsched.collective.decode.shapes import FARTHEST
 from gnnsched.collective.simulator import simulate
 from gnnsched.collective.verify import Verdict, verify
 from gnnsched.planning import SCHEDULERS, Plan, front_door, plan, schedule_with, search, warm_up
@@ -158,7 +158,7 @@ def test_small_messages_may_be_rooted_at_the_centre() -> None:
     tried = [(rung.chunks_per_server, rung.scheduler) for rung in made.rungs if rung.root is not None]
     assert tried == [(count, name) for count in CENTRE_CHUNKS for name in (*RULES, "trees_augmented")]
     centred = [rung.shape for rung in made.rungs if rung.root is not None]
-    assert centred == [None, None, DIRECT] * len(CENTRE_CHUNKS)
+    assert centred == [None, None, FARTHEST] * len(CENTRE_CHUNKS)
     assert all(rung.root is None for rung in planned(network, message_bytes=2.0**32).rungs)
 
 

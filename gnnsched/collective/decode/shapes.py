@@ -16,29 +16,30 @@ from gnnsched.collective.decode.packing import Trees
 from gnnsched.collective.decode.paths import Paths, paths_of
 from gnnsched.topology import Topology
 
-CHAIN, CHAIN_BY_ID, DIRECT = "chain", "chain_by_id", "direct"
+CHAIN, CHAIN_BY_ID, DIRECT, FARTHEST = "chain", "chain_by_id", "direct", "farthest_first"
 # Where every server sends to every other, alternatives are left out beyond so many paths: the loop looks at them all.
-MOST_PATHS = 40_000
+MOST_PATHS = 140_000
 
 
 class Shape:
     """The flow trees of one shape on one network at one chunk count, and the candidate paths that they need.
 
     ``name``: "chain" passes each chunk on along a depth-first order of the participants, "chain_by_id" along their
-    input order; "direct" sends it from its root to each other participant, the next one first, or, of chunks that are
-    all rooted at the node ``root``, the farthest one first. Over relays where no path crosses switches alone.
+    input order; "direct" sends it from its root to each other participant, the next one first, and "farthest_first"
+    does so in order of latency. Over relays where no path crosses switches alone. ``root``: the node at which all chunks are
+    rooted.
     """
 
     def __init__(
         self, name: str, topology: Topology, chunks_per_server: int, root: int | None = None
     ) -> None:
         self.topology = topology
-        self._rooted = root is not None
+        self._by_latency = name == FARTHEST
         members = topology.participants
         ranks = np.arange(len(members)) if root is None else np.flatnonzero(members == root)
         rank = np.repeat(ranks, chunks_per_server)
         own: Mapping[tuple[int, int], Sequence[Sequence[int]]] = {}
-        if name == DIRECT:
+        if name in (DIRECT, FARTHEST):
             flow = direct_trees(members, rank)
         else:
             order = members
@@ -60,10 +61,15 @@ class Shape:
         parent, child = number[flow.parent], number[flow.child]
         path = np.full((len(flow.roots), paths.num_servers), -1, np.int32)
         path[flow.chunk, child] = first[parent, child]
-        duration = paths.latency + chunk_bytes / paths.rate
-        left = float(np.median(duration)) * (flow.step.max(initial=0) + 1 - flow.step)
+        left = flow.step.max(initial=0) + 1 - flow.step
         tail = np.zeros(path.shape)
-        tail[flow.chunk, child] = duration[first[parent, child]] if self._rooted else left
+        if self._by_latency:
+            # The next one first among those that are equally far.
+            latency = paths.latency[first[parent, child]]
+            least = 1e-3 * (latency.max(initial=0.0) or 1.0)
+            tail[flow.chunk, child] = latency + least * left / left.max(initial=1)
+        else:
+            tail[flow.chunk, child] = float(np.median(paths.latency + chunk_bytes / paths.rate)) * left
         used = np.bincount(path[path >= 0], minlength=paths.num_paths).astype(float)
         bandwidth = self.topology.bandwidth
         crossed = np.bincount(paths.links, np.repeat(used, np.diff(paths.start)), len(bandwidth))
