@@ -26,8 +26,8 @@ class Shape:
 
     ``name``: "chain" passes each chunk on along a depth-first order of the participants, "chain_by_id" along their
     input order; "direct" sends it from its root to each other participant, the next one first, and "farthest_first"
-    does so in order of latency. Over relays where no path crosses switches alone. ``root``: the node at which all chunks are
-    rooted.
+    does so in order of latency. Over relays where no path crosses switches alone. ``root``: the node at which all
+    chunks are rooted.
     """
 
     def __init__(
