@@ -99,10 +99,11 @@ def main() -> None:
     args = parser.parse_args()
     torch.set_num_threads(1)
     for name in args.only:
+        folder = args.output / name / str(args.seed)
         try:
-            train(name, args.iterations, args.seed, args.output / name)
+            train(name, args.iterations, args.seed, folder)
         except KeyboardInterrupt:
-            print(f"interrupted; what {name} had is kept in {args.output / name}", file=sys.stderr)
+            print(f"interrupted; what {name} had is kept in {folder}", file=sys.stderr)
             sys.exit(130)
 
 

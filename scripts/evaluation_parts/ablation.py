@@ -1,7 +1,10 @@
 """What each part of the policy and of its training adds: ratios on held-out networks without it."""
 
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
 
 import torch
 from tqdm import tqdm
@@ -19,16 +22,19 @@ from evaluation_parts.cases import (
 )
 from evaluation_parts.markdown import table
 from evaluation_parts.options import Options, Part, shipped
-from evaluation_parts.results import Results
+from evaluation_parts.results import Results, Row
 from evaluation_parts.statistics import geometric_mean
 from gnnsched.collective.decode.decoder import Decoding
 from gnnsched.models.policy import Policy
 from gnnsched.planning import load_policy
+from gnnsched.planning.samples import LEARNED_SAMPLES
+from gnnsched.training.checkpoint import describe_checkpoint
 
 # Another draw than the held-out part's: what is kept or dropped here is not chosen on those networks.
 NETWORK_SEED = 2025
 DEFAULT, GREEDY_DECODING, UNTRAINED = "default", "greedy_decoding", "untrained"
-# Checkpoints of ``--ablations``, what they are in words, in the order of the table.
+NO_WINDOW, ALIKE = "no_window", "samples_alike"
+# Folders of ``--ablations``, each with a checkpoint per training seed; what they are in words, in the table's order.
 TRAINED = {
     "no_message_passing": "no message passing (features only)",
     "no_flows": "no embedding of in-flight flows",
@@ -39,6 +45,8 @@ TRAINED = {
 WORDS = {
     DEFAULT: "**policy**",
     GREEDY_DECODING: "greedy decoding instead of sampling",
+    NO_WINDOW: "no decision window",
+    ALIKE: "samples all of one kind (free choice)",
     "bcube_only": "trained on BCube only",
     UNTRAINED: "untrained weights",
     **TRAINED,
@@ -57,6 +65,10 @@ def settings(options: Options) -> dict[str, object]:
     }
 
 
+def _of_seed(label: str, seed: str) -> str:
+    return f"{label}, training seed {seed}"
+
+
 def _scorers(options: Options) -> dict[str, Callable[[], Scorer]]:
     """What makes each scorer that there is a checkpoint for, by label."""
 
@@ -64,21 +76,32 @@ def _scorers(options: Options) -> dict[str, Callable[[], Scorer]]:
         torch.manual_seed(0)
         return policy_scorer(UNTRAINED, Policy().eval())
 
-    def default() -> Policy:
-        return load_policy(shipped("default"))
+    def changed(label: str, decoding: Decoding, kinds: bool = True) -> Callable[[], Scorer]:
+        """The shipped policy, decoded in another way."""
+        return lambda: replace(policy_scorer(label, load_policy(shipped("default")), decoding), kinds=kinds)
 
     made: dict[str, Callable[[], Scorer]] = {
-        DEFAULT: lambda: policy_scorer(DEFAULT, default()),
-        GREEDY_DECODING: lambda: policy_scorer(GREEDY_DECODING, default(), Decoding(sample=False)),
+        GREEDY_DECODING: changed(GREEDY_DECODING, Decoding(sample=False)),
+        NO_WINDOW: changed(NO_WINDOW, Decoding(window=0.0)),
+        ALIKE: changed(ALIKE, LEARNED_SAMPLES[0].decoding(Decoding()), kinds=False),
         "bcube_only": lambda: policy_scorer("bcube_only", load_policy(shipped("bcube_only"))),
         UNTRAINED: untrained,
     }
+
+    def of_folder(label: str, folder: Path) -> Callable[[], Scorer]:
+        return lambda: policy_scorer(label, load_policy(folder))
+
+    for seed, folder in options.training_seed_folders().items():
+        made[_of_seed(DEFAULT, seed)] = of_folder(_of_seed(DEFAULT, seed), folder)
     for label in TRAINED:
-        folder = options.ablations / label
-        if (folder / "checkpoint.json").is_file():
-            made[label] = lambda label=label, folder=folder: policy_scorer(label, load_policy(folder))  # type: ignore[misc]
-        else:
-            print(f"ablation {label}: no checkpoint in {folder}, left out", file=sys.stderr)
+        found = sorted((options.ablations / label).glob("*/checkpoint.json"))
+        for checkpoint in found:
+            one = _of_seed(label, checkpoint.parent.name)
+            made[one] = of_folder(one, checkpoint.parent)
+        if not found:
+            print(
+                f"ablation {label}: no checkpoint in {options.ablations / label}, left out", file=sys.stderr
+            )
     for scorer in (LINEAR_SCORER, *RULES):
         made[scorer.label] = lambda scorer=scorer: scorer  # type: ignore[misc]
     return made
@@ -106,42 +129,75 @@ def measure(options: Options, results: Results) -> None:
     bar.close()
 
 
+def _shipped_seed() -> str:
+    return str(describe_checkpoint(shipped("default"))["seed"])
+
+
+def _seeds(results: Results, label: str) -> list[str]:
+    """Training seeds that ``label`` was measured with; none where it is of the shipped policy or without training."""
+    before = _of_seed(label, "")
+    labels = dict.fromkeys(row["label"] for row in results.rows if row["label"].startswith(before))
+    return sorted(one.removeprefix(before) for one in labels)
+
+
+def _rows(results: Results, label: str, seeds: Sequence[str], **wanted: Any) -> list[Row]:
+    """Rows of ``label``: of its training seeds ``seeds``, of the label itself where there are none."""
+    labels = [_of_seed(label, seed) for seed in seeds] or [label]
+    return [row for one in labels for row in results.of(label=one, **wanted)]
+
+
+def _against(results: Results, label: str) -> tuple[float, float] | None:
+    """Geometric mean over all cases of a label's time over the policy's: single samples, best.
+
+    Against the policies of the same training seeds; what changes the decoding, against the shipped one.
+    """
+    known = _seeds(results, DEFAULT)
+    seeds = [seed for seed in _seeds(results, label) if seed in known] or [_shipped_seed()]
+    own = _rows(results, label, seeds if _seeds(results, label) else ())
+    policy = _rows(results, DEFAULT, seeds)
+    if not own or not policy:
+        return None
+    single, best = (
+        geometric_mean([row[column] for row in own]) / geometric_mean([row[column] for row in policy])
+        for column in ("sample_mean_ratio", "best_ratio")
+    )
+    return single, best
+
+
 def tables(results: Results) -> dict[str, str]:
     """Single samples / best of 16, geometric means over the networks."""
     rows = []
     for label, words in WORDS.items():
-        if not results.of(label=label):
+        seeds = _seeds(results, label)
+        if not _rows(results, label, seeds):
             continue
         cells = []
         for kind in KINDS:
             for chunks in CHUNKS:
-                found = results.of(label=label, kind=kind, chunks_per_server=chunks)
+                found = _rows(results, label, seeds, kind=kind, chunks_per_server=chunks)
                 both = [
                     geometric_mean([row[column] for row in found])
                     for column in ("sample_mean_ratio", "best_ratio")
                 ]
                 cells.append(f"{both[0]:.3f} / {both[1]:.3f}")
-        rows.append([words, *cells])
+        against = _against(results, label)
+        last = "" if against is None or label == DEFAULT else " / ".join(f"{x - 1:+.1%}" for x in against)
+        rows.append([words + (f", seeds {' '.join(seeds)}" if seeds else ""), *cells, last])
     columns = [f"{kind}, {chunks}" for kind in KINDS for chunks in CHUNKS]
     count = results.settings.get("network_count")
-    about = f"Geometric means over {count} networks, seed {NETWORK_SEED}. {results.made_by()}"
-    return {"ablation": f"{table(['', *columns], rows)}\n\n{about}"}
+    about = (
+        f"Geometric means over {count} networks, seed {NETWORK_SEED}, and the training seeds named. Last column: time "
+        f"over the policy's of the same training seeds, else over the shipped one's. {results.made_by()}"
+    )
+    return {"ablation": f"{table(['', *columns, 'time'], rows)}\n\n{about}"}
 
 
 def check(results: Results) -> list[str]:
     """Ablations that reach the policy on the mean over all cases, in single samples and at their best."""
-
-    def overall(label: str, column: str) -> float:
-        return geometric_mean([row[column] for row in results.of(label=label)])
-
     short = []
-    for label in (GREEDY_DECODING, UNTRAINED, *TRAINED):
-        if not results.of(label=label) or not results.of(label=DEFAULT):
-            continue
-        if all(
-            overall(label, column) <= overall(DEFAULT, column)
-            for column in ("sample_mean_ratio", "best_ratio")
-        ):
+    for label in (GREEDY_DECODING, NO_WINDOW, ALIKE, UNTRAINED, *TRAINED):
+        against = _against(results, label)
+        if against is not None and max(against) <= 1.0:
             short.append(f"ablation {label}: as good as the policy")
     return short
 

@@ -22,7 +22,7 @@ from gnnsched.topology.files import write_atomically
 from gnnsched.topology.units import format_size
 
 SIZES = tuple(2**exponent for exponent in range(10, 33, 2))
-AUTO_SECONDS = 2.0
+AUTO_SECONDS = 10.0
 CLASSICAL_CHUNKS = (1, 4)
 MEBIBYTE = 2**20
 # Largest ratio on uniform networks at 1 MiB, and from 16 MiB on; least geometric mean speed-up.

@@ -14,7 +14,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "scripts"))
 from evaluation_parts import ablation, held_out, sizes, suite, training_seeds
 from evaluation_parts.cases import CHUNKS, KINDS, RULES, Case, cases_of, policy_scorer
 from evaluation_parts.markdown import between_markers
-from evaluation_parts.options import Options
+from evaluation_parts.options import Options, shipped
 from evaluation_parts.results import Results
 from evaluation_parts.statistics import geometric_mean, t_interval
 
@@ -24,6 +24,7 @@ from gnnsched.models.policy import Policy
 from gnnsched.planning import SCHEDULERS, schedule_with
 from gnnsched.topology import InputError
 from gnnsched.topology.generators import dgx
+from gnnsched.training.checkpoint import describe_checkpoint
 
 
 def test_the_interval_in_closed_form() -> None:
@@ -183,14 +184,31 @@ def test_misses_over_message_sizes(tmp_path: Path) -> None:
 
 
 def test_an_ablation_that_is_as_good_is_said(tmp_path: Path) -> None:
+    """Compared over the same training seeds; what has none, with the shipped checkpoint's."""
     results = Results(tmp_path / "ablation.json", "command", ablation.settings(Options()))
-    for label, ratio in (("default", 1.1), ("untrained", 1.2), ("no_flows", 1.1), ("linear", 1.0)):
+    shipped_seed = str(describe_checkpoint(shipped("default"))["seed"])
+    labels = {
+        f"default, training seed {shipped_seed}": 1.1,
+        "default, training seed 8": 1.3,
+        "default, training seed 9": 1.0,
+        "untrained": 1.2,
+        "no_flows, training seed 8": 1.29,
+        "alternating, training seed 8": 1.29,
+        "alternating, training seed 9": 1.02,
+        "linear": 1.0,
+    }
+    for label, ratio in labels.items():
         for kind in KINDS:
             for chunks in CHUNKS:
                 row = {"kind": kind, "chunks_per_server": chunks, "sample_mean_ratio": ratio}
                 results.add("one", label, {**row, "best_ratio": ratio})
     assert ablation.check(results) == ["ablation no_flows: as good as the policy"]
-    assert "| untrained weights | 1.200 / 1.200 |" in ablation.tables(results)["ablation"]
+    made = ablation.tables(results)["ablation"]
+    assert "| untrained weights | 1.200 / 1.200 |" in made
+    assert "in turns instead of jointly, seeds 8 9 | 1.147 / 1.147 |" in made
+    # 1.2 over 1.1, and the root of 1.29 * 1.02 over that of 1.3 * 1.0
+    assert "| +9.1% / +9.1% |" in made
+    assert "| +0.6% / +0.6% |" in made
 
 
 def test_long_training_is_said(tmp_path: Path) -> None:
