@@ -260,7 +260,7 @@ def planned(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
 
 def test_resume_measures_what_is_missing(tmp_path: Path, planned: list[str]) -> None:
-    path, options = tmp_path / "suite.json", Options(("bcube_2_1", "hub_4"), seeds=1)
+    path, options = tmp_path / "suite.json", Options(("bcube_2_1", "hub_4"), seeds=1, chunks=(4,))
     begin: Callable[..., Results] = lambda resume, again=(): Results.begin(  # noqa: E731
         path, "command", suite.settings(options), resume, again
     )
@@ -282,12 +282,12 @@ def test_resume_measures_what_is_missing(tmp_path: Path, planned: list[str]) -> 
     assert path.read_text().count("hub_4") == saved.count("hub_4")
 
     planned.clear()
-    suite.measure(Options(("hub_4",), seeds=1), begin(False, ("hub_4",)))
+    suite.measure(Options(("hub_4",), seeds=1, chunks=(4,)), begin(False, ("hub_4",)))
     assert planned == everything
     assert Results.read(path).names() == ["bcube_2_1", "hub_4"]
 
     with pytest.raises(InputError, match=r"suite\.json: measured with other seeds"):
-        Results.begin(path, "command", suite.settings(Options(seeds=2)), True, ())
+        Results.begin(path, "command", suite.settings(Options(seeds=2, chunks=(4,))), True, ())
 
 
 def test_an_interrupted_run_keeps_its_networks(
@@ -332,3 +332,10 @@ def test_cases_sample_as_the_planner_does() -> None:
     for scorer in (*RULES, policy_scorer("policy", policy)):
         whole = schedule_with(scorer.label, network, case.message_bytes, 2, 5, 0, policy).makespans
         assert 2 * case.bound_s * case.sample(scorer, 5) == pytest.approx(whole)
+
+
+def test_large_plans_get_one_planning_seed() -> None:
+    network = dgx(4, 16)
+    assert suite.planning_seeds(network, 4, 5) == 5
+    assert suite.planning_seeds(network, 5, 5) == 1
+    assert suite.planning_seeds(dgx(5, 13), 1, 5) == 1
