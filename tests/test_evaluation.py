@@ -115,7 +115,7 @@ def test_rows_come_one_by_one(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_wrong_schedule_is_never_a_row(monkeypatch: pytest.MonkeyPatch) -> None:
     def wrong(*arguments: object) -> Sampled:
         sampled = schedule_with(*arguments)  # type: ignore[arg-type]
-        return Sampled(without_last(sampled.schedule), np.zeros(1))
+        return Sampled(without_last(sampled.schedule), np.zeros(1), np.zeros(1))
 
     monkeypatch.setattr(gnnsched.evaluation, "schedule_with", wrong)
     with pytest.raises(RuntimeError, match="hub_2: ring made a wrong schedule: chunk"):

@@ -12,10 +12,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gnnsched.collective.decode.choice import Scores
-from gnnsched.collective.decode.decoder import GUIDE, Decoding, Instance
+from gnnsched.collective.decode.decoder import GUIDE, Decoding, Episode, Instance
 from gnnsched.collective.decode.presets import TREES_AUGMENTED, tree_scores
 from gnnsched.collective.decode.shapes import CHAIN, CHAIN_BY_ID
 
+# Samples go round this many different tree packings: they are guides, and another one may guide better.
+PACKINGS = 16
 # Trees of known shapes are augmented up to so many transfers; beyond, where all send to all at once, it takes minutes.
 MOST_AUGMENTED = 5_000
 
@@ -62,16 +64,44 @@ def kind_of(sample: int) -> SampleKind:
     return LEARNED_SAMPLES[sample % len(LEARNED_SAMPLES)]
 
 
-def as_only_sample(count: int) -> NDArray[np.bool_]:
-    """Which of ``count`` samples are of the kind that a plan of one sample has, (count,)."""
-    return np.array([kind_of(sample) == LEARNED_SAMPLES[0] for sample in range(count)], bool)
+@dataclass(frozen=True)
+class Sampler:
+    """How the samples of one scorer are drawn.
 
+    ``score``: scores of an instance. ``learned``: its samples differ in kind; else the first takes the best choice
+    each time and the others break its ties at random. ``packings``: how many tree packings the samples go round.
+    ``shape``: name of the ``Shape`` that all samples follow instead of packings.
+    """
 
-def shape_decoding(transfers: int) -> Decoding:
-    """How the trees of a shape with so many transfers are followed."""
-    # A shape's order leaves no port idle by itself: who waits for an arrival falls out of step.
-    return replace(TREES_AUGMENTED, window=0.0, augment=transfers <= MOST_AUGMENTED)
+    score: Callable[[Instance], Scores]
+    decoding: Decoding
+    learned: bool = False
+    packings: int = PACKINGS
+    shape: str | None = None
 
+    def trees(self, sample: int) -> int | str:
+        """What guides the sample: the number of a tree packing or the name of a shape."""
+        shape = kind_of(sample).shape if self.learned else self.shape
+        return sample % self.packings if shape is None else shape
 
-# What scores the trees of a shape.
-shape_scores: Callable[[Instance], Scores] = tree_scores
+    def scores(self, instance: Instance, sample: int) -> Scores:
+        """Scores of the sample's instance."""
+        return tree_scores(instance) if isinstance(self.trees(sample), str) else self.score(instance)
+
+    def decode(self, instance: Instance, scores: Scores, sample: int, seed: int) -> Episode:
+        """The sample, of an instance of its ``trees`` under that instance's ``scores``."""
+        if isinstance(self.trees(sample), str):
+            transfers = int(instance.participants.sum()) * len(instance.roots)
+            # A shape's order leaves no port idle by itself: who waits for an arrival falls out of step.
+            own = replace(TREES_AUGMENTED, window=0.0, augment=transfers <= MOST_AUGMENTED)
+        else:
+            own = kind_of(sample).decoding(self.decoding) if self.learned else self.decoding
+        if not self.learned:
+            own = replace(own, sample=own.sample or sample > 0)
+        return instance.decode(scores, own, np.random.default_rng([seed, sample]))
+
+    def singles(self, values: NDArray[np.float64]) -> NDArray[np.float64]:
+        """Those of the samples' ``values`` whose kind a plan of one sample has."""
+        if not self.learned:
+            return values
+        return values[[kind_of(sample) == LEARNED_SAMPLES[0] for sample in range(len(values))]]

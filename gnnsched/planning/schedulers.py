@@ -2,7 +2,6 @@
 
 import os
 import time
-from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
@@ -28,23 +27,19 @@ from gnnsched.collective.decode.presets import (
 from gnnsched.collective.decode.shapes import Shape
 from gnnsched.collective.mirror import allreduce_from_broadcast
 from gnnsched.collective.schedule import Schedule, Transfers
-from gnnsched.planning.samples import as_only_sample, kind_of, shape_decoding, shape_scores
+from gnnsched.planning.samples import PACKINGS, Sampler
 from gnnsched.topology import InputError, Topology
 
 if TYPE_CHECKING:
     from gnnsched.models.policy import Policy
 
-_DECODED: dict[str, tuple[Callable[[Instance], Scores], Decoding]] = {
-    "greedy": (greedy_scores, GREEDY),
-    "greedy_augmented": (greedy_scores, GREEDY_AUGMENTED),
-    "trees_augmented": (tree_scores, TREES_AUGMENTED),
-    "linear": (linear_scores, LINEAR),
-    "random": (random_scores, RANDOM),
+_DECODED = {
+    "greedy": Sampler(greedy_scores, GREEDY, packings=1),
+    "greedy_augmented": Sampler(greedy_scores, GREEDY_AUGMENTED, packings=1),
+    "trees_augmented": Sampler(tree_scores, TREES_AUGMENTED),
+    "linear": Sampler(linear_scores, LINEAR, learned=True),
+    "random": Sampler(random_scores, RANDOM, packings=1),
 }
-# Samples go round this many different tree packings: they are guides, and another one may guide better.
-PACKINGS = 16
-LEARNED = ("policy", "linear")
-UNGUIDED = ("greedy", "greedy_augmented", "random")
 SCHEDULERS = ("policy", *CLASSICAL, *_DECODED)
 
 
@@ -52,19 +47,13 @@ SCHEDULERS = ("policy", *CLASSICAL, *_DECODED)
 class Sampled:
     """The best schedule of a scheduler's samples, and the makespans of all of them in seconds.
 
-    Where the halves are planned apart (links without opposites), the schedule joins the best of each and sample i
-    stands for the i-th of both.
+    ``singles``: makespans of those drawn as the only one of a plan of one sample is. Where the halves are planned apart
+    (links without opposites), the schedule joins the best of each and sample i stands for the i-th of both.
     """
 
     schedule: Schedule
     makespans: NDArray[np.float64]
-
-    @property
-    def singles(self) -> NDArray[np.float64]:
-        """Makespans (s) of the samples drawn as the only one of a plan of one sample is."""
-        if self.schedule.planner["name"] not in LEARNED:
-            return self.makespans
-        return self.makespans[as_only_sample(len(self.makespans))]
+    singles: NDArray[np.float64]
 
 
 class PathCache:
@@ -103,19 +92,23 @@ def check_numbers(message_bytes: float, chunks_per_server: int, samples: int, se
         raise InputError(f"seed: {seed} is negative; give 0 or more")
 
 
+def _one_sample(schedule: Schedule) -> Sampled:
+    makespan = np.array([schedule.makespan])
+    return Sampled(schedule, makespan, makespan)
+
+
 def _processors() -> int:
     """Processors that this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
-def _rule(name: str, policy: "Policy | None") -> tuple[Decoding, Callable[[Instance], Scores]]:
-    """How a decoded scheduler decodes, and its scores of an instance."""
+def _sampler(name: str, policy: "Policy | None") -> Sampler:
+    """How a decoded scheduler draws its samples."""
     if name != "policy":
-        score, decoding = _DECODED[name]
-        return decoding, score
+        return _DECODED[name]
     if policy is None:
         raise InputError("scheduler policy: no checkpoint given; load one first")
-    return Decoding(), policy.scores
+    return Sampler(policy.scores, Decoding(), learned=True)
 
 
 def schedule_with(
@@ -145,17 +138,17 @@ def schedule_with(
     check_numbers(message_bytes, chunks_per_server, samples, seed)
     if name in CLASSICAL:
         schedule = classical_schedule(name, topology, message_bytes, chunks_per_server)
-        return Sampled(schedule, np.array([schedule.makespan]))
+        return _one_sample(schedule)
     if len(topology.participants) == 1:
         schedule = classical_schedule("ring", topology, message_bytes, chunks_per_server)
-        return Sampled(replace(schedule, planner={"name": name, "seed": seed}), np.zeros(1))
+        return _one_sample(replace(schedule, planner={"name": name, "seed": seed}))
     paths = paths or PathCache()
+    sampler = replace(_sampler(name, policy), shape=shape)
     halves: list[NDArray[np.float64]] = []
 
     def half(network: Topology) -> Transfers:
-        decoding, score = _rule(name, policy)
         own_paths = None if shape is not None else paths.of(network)
-        packings = 1 if name in UNGUIDED or shape is not None else PACKINGS
+        packings = sampler.packings
 
         # Instance and scores per tree packing or shape, made by the first sample that needs them.
         made: dict[int | str, tuple[Instance, Scores]] = {}
@@ -165,38 +158,27 @@ def schedule_with(
         enough = target / 2.0 if topology.opposite is not None else 0.0
 
         def drawn(sample: int) -> tuple[Instance, Episode] | None:
-            packing = sample % packings
-            own_shape = kind_of(sample).shape if name in LEARNED else shape
-            key = packing if own_shape is None else own_shape
+            trees = sampler.trees(sample)
             begin = time.monotonic()
             # A sample that takes as long as the longest so far must end in time.
-            late = begin + longest[0] > deadline or (sample >= packings and key not in made)
+            late = begin + longest[0] > deadline or (sample >= packings and trees not in made)
             if done[0] or (sample > 0 and late):
                 return None
-            if key not in made:
-                trees = (
-                    None if own_shape is None else paths.shape(own_shape, network, chunks_per_server, root)
-                )
+            if trees not in made:
                 instance = Instance(
                     network,
                     message_bytes,
                     chunks_per_server,
-                    seed * PACKINGS + packing,
+                    seed * PACKINGS + sample % packings,
                     own_paths,
                     root=root,
-                    shape=trees,
+                    shape=paths.shape(trees, network, chunks_per_server, root)
+                    if isinstance(trees, str)
+                    else None,
                 )
-                made[key] = instance, shape_scores(instance) if trees is not None else score(instance)
-            instance, scores = made[key]
-            if own_shape is not None:
-                own = shape_decoding(len(network.participants) ** 2 * chunks_per_server)
-            elif name in LEARNED:
-                own = kind_of(sample).decoding(decoding)
-            else:
-                own = decoding
-            # The first sample of a rule takes the best choice each time, the others break its ties at random.
-            own = replace(own, sample=own.sample or (sample > 0 and name not in LEARNED))
-            episode = instance.decode(scores, own, np.random.default_rng([seed, sample]))
+                made[trees] = instance, sampler.scores(instance, sample)
+            instance, scores = made[trees]
+            episode = sampler.decode(instance, scores, sample, seed)
             longest[0] = max(longest[0], time.monotonic() - begin)
             return instance, episode
 
@@ -227,4 +209,4 @@ def schedule_with(
     )
     count = min(len(h) for h in halves)
     both = 2.0 * halves[0] if len(halves) == 1 else halves[0][:count] + halves[1][:count]
-    return Sampled(schedule, both)
+    return Sampled(schedule, both, sampler.singles(both))

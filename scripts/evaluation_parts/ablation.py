@@ -2,7 +2,6 @@
 
 import sys
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -78,7 +77,7 @@ def _scorers(options: Options) -> dict[str, Callable[[], Scorer]]:
 
     def changed(label: str, decoding: Decoding, kinds: bool = True) -> Callable[[], Scorer]:
         """The shipped policy, decoded in another way."""
-        return lambda: replace(policy_scorer(label, load_policy(shipped("default")), decoding), kinds=kinds)
+        return lambda: policy_scorer(label, load_policy(shipped("default")), decoding, kinds)
 
     made: dict[str, Callable[[], Scorer]] = {
         GREEDY_DECODING: changed(GREEDY_DECODING, Decoding(sample=False)),

@@ -3,8 +3,8 @@
 In-flight flows act on the broadcast half alone, so that all kinds of cases are measured there.
 """
 
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from collections.abc import Iterator
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,8 +25,7 @@ from gnnsched.collective.decode.problem import NO_FLOWS, Flows
 from gnnsched.collective.decode.shapes import Shape
 from gnnsched.envs.flows import draw_flows
 from gnnsched.models.policy import Policy
-from gnnsched.planning.samples import as_only_sample, kind_of, shape_decoding, shape_scores
-from gnnsched.planning.schedulers import PACKINGS
+from gnnsched.planning.samples import Sampler
 from gnnsched.topology import Topology
 
 KINDS = ("plain", "flows", "small")
@@ -41,27 +40,22 @@ DRAW = 5
 
 @dataclass(frozen=True)
 class Scorer:
-    """``packings``: how many tree packings the samples go round. ``kinds``: the samples differ as a learned scorer's
-    do. ``ties``: the first sample takes the best choice each time, the others break its ties at random.
-    """
+    """A sampler and its name in the tables."""
 
     label: str
-    score: Callable[[Instance], Scores]
-    decoding: Decoding
-    packings: int = PACKINGS
-    kinds: bool = False
-    ties: bool = False
+    sampler: Sampler
 
 
 RULES = (
-    Scorer("greedy_augmented", greedy_scores, GREEDY_AUGMENTED, packings=1, ties=True),
-    Scorer("trees_augmented", tree_scores, TREES_AUGMENTED, ties=True),
+    Scorer("greedy_augmented", Sampler(greedy_scores, GREEDY_AUGMENTED, packings=1)),
+    Scorer("trees_augmented", Sampler(tree_scores, TREES_AUGMENTED)),
 )
-LINEAR_SCORER = Scorer("linear", linear_scores, LINEAR, kinds=True)
+LINEAR_SCORER = Scorer("linear", Sampler(linear_scores, LINEAR, learned=True))
 
 
-def policy_scorer(label: str, policy: Policy, decoding: Decoding | None = None) -> Scorer:
-    return Scorer(label, policy.scores, decoding or Decoding(), kinds=True)
+def policy_scorer(label: str, policy: Policy, decoding: Decoding | None = None, kinds: bool = True) -> Scorer:
+    """``kinds``: the samples differ in kind, as a plan's do."""
+    return Scorer(label, Sampler(policy.scores, decoding or Decoding(), learned=kinds))
 
 
 class Case:
@@ -98,24 +92,15 @@ class Case:
 
     def sample(self, scorer: Scorer, samples: int) -> NDArray[np.float64]:
         """Ratios to the bound of ``samples`` samples, drawn as ``planning.schedule_with`` draws them."""
-        scores: dict[int, Scores] = {}
+        sampler = scorer.sampler
+        scores: dict[int | str, Scores] = {}
         ratios = np.empty(samples)
         for sample in range(samples):
-            kind = kind_of(sample) if scorer.kinds else None
-            if kind is not None and kind.shape is not None:
-                instance = self.instance(kind.shape)
-                own = shape_decoding(len(self.topology.participants) * len(instance.roots))
-                episode = instance.decode(shape_scores(instance), own, np.random.default_rng([0, sample]))
-            else:
-                packing = sample % scorer.packings
-                instance = self.instance(packing)
-                if packing not in scores:
-                    scores[packing] = scorer.score(instance)
-                own = scorer.decoding if kind is None else kind.decoding(scorer.decoding)
-                if scorer.ties:
-                    own = replace(own, sample=sample > 0)
-                episode = instance.decode(scores[packing], own, np.random.default_rng([0, sample]))
-            ratios[sample] = episode.makespan / self.bound_s
+            trees = sampler.trees(sample)
+            instance = self.instance(trees)
+            if trees not in scores:
+                scores[trees] = sampler.scores(instance, sample)
+            ratios[sample] = sampler.decode(instance, scores[trees], sample, 0).makespan / self.bound_s
         return ratios
 
 
@@ -135,11 +120,10 @@ def cases_of(topology: Topology, place: int) -> Iterator[Case]:
 
 
 def row_of(case: Case, scorer: Scorer, ratios: NDArray[np.float64]) -> dict[str, object]:
-    singles = ratios[as_only_sample(len(ratios))] if scorer.kinds else ratios
     return {
         "kind": case.kind,
         "chunks_per_server": case.chunks_per_server,
         "message_bytes": int(case.message_bytes),
-        "sample_mean_ratio": float(singles.mean()),
+        "sample_mean_ratio": float(scorer.sampler.singles(ratios).mean()),
         "best_ratio": float(ratios.min()),
     }

@@ -12,7 +12,7 @@ import torch
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "scripts"))
 
 from evaluation_parts import ablation, held_out, sizes, suite, training_seeds
-from evaluation_parts.cases import CHUNKS, KINDS, RULES, Case, cases_of, policy_scorer
+from evaluation_parts.cases import CHUNKS, KINDS, RULES, Case, cases_of, policy_scorer, row_of
 from evaluation_parts.markdown import between_markers
 from evaluation_parts.options import Options, shipped
 from evaluation_parts.results import Results
@@ -330,8 +330,11 @@ def test_cases_sample_as_the_planner_does() -> None:
     ]
     (case,) = cases
     for scorer in (*RULES, policy_scorer("policy", policy)):
-        whole = schedule_with(scorer.label, network, case.message_bytes, 2, 5, 0, policy).makespans
-        assert 2 * case.bound_s * case.sample(scorer, 5) == pytest.approx(whole)
+        whole = schedule_with(scorer.label, network, case.message_bytes, 2, 18, 0, policy)
+        ratios = case.sample(scorer, 18)
+        assert 2 * case.bound_s * ratios == pytest.approx(whole.makespans)
+        single = row_of(case, scorer, ratios)["sample_mean_ratio"]
+        assert 2 * case.bound_s * single == pytest.approx(whole.singles.mean())  # type: ignore[operator]
 
 
 def test_large_plans_get_one_planning_seed() -> None:
