@@ -88,8 +88,15 @@ class Sampler:
         """Scores of the sample's instance."""
         return tree_scores(instance) if isinstance(self.trees(sample), str) else self.score(instance)
 
-    def decode(self, instance: Instance, scores: Scores, sample: int, seed: int) -> Episode:
-        """The sample, of an instance of its ``trees`` under that instance's ``scores``."""
+    def decode(
+        self,
+        instance: Instance,
+        scores: Scores,
+        sample: int,
+        seed: int,
+        stop: NDArray[np.bool_] | None = None,
+    ) -> Episode:
+        """The sample, of an instance of its ``trees`` under that instance's ``scores``. Raises Stopped by ``stop``."""
         if isinstance(self.trees(sample), str):
             transfers = int(instance.participants.sum()) * len(instance.roots)
             # A shape's order leaves no port idle by itself: who waits for an arrival falls out of step.
@@ -98,7 +105,7 @@ class Sampler:
             own = kind_of(sample).decoding(self.decoding) if self.learned else self.decoding
         if not self.learned:
             own = replace(own, sample=own.sample or sample > 0)
-        return instance.decode(scores, own, np.random.default_rng([seed, sample]))
+        return instance.decode(scores, own, np.random.default_rng([seed, sample]), stop=stop)
 
     def singles(self, values: NDArray[np.float64]) -> NDArray[np.float64]:
         """Those of the samples' ``values`` whose kind a plan of one sample has."""

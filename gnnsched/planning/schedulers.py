@@ -2,8 +2,11 @@
 
 import os
 import time
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from threading import TIMEOUT_MAX, Timer
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -11,7 +14,7 @@ from numpy.typing import NDArray
 
 from gnnsched.collective.baselines import CLASSICAL, classical_schedule
 from gnnsched.collective.decode.choice import Scores
-from gnnsched.collective.decode.decoder import Decoding, Episode, Instance
+from gnnsched.collective.decode.decoder import Decoding, Episode, Instance, Stopped
 from gnnsched.collective.decode.paths import Paths, candidate_paths
 from gnnsched.collective.decode.presets import (
     GREEDY,
@@ -102,6 +105,23 @@ def _processors() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
+@contextmanager
+def _set_at(deadline: float, stop: NDArray[np.bool_]) -> Iterator[None]:
+    """Set ``stop`` (1,) at the ``deadline`` (time.monotonic seconds), should the block last until then."""
+    left = deadline - time.monotonic()
+    stop[0] = left <= 0.0
+    if stop[0] or left == np.inf:
+        yield
+        return
+    timer = Timer(min(left, TIMEOUT_MAX), stop.fill, [True])
+    timer.daemon = True
+    timer.start()
+    try:
+        yield
+    finally:
+        timer.cancel()
+
+
 def _sampler(name: str, policy: "Policy | None") -> Sampler:
     """How a decoded scheduler draws its samples."""
     if name != "policy":
@@ -124,12 +144,14 @@ def schedule_with(
     root: int | None = None,
     target: float = 0.0,
     shape: str | None = None,
+    optional: bool = False,
 ) -> Sampled:
     """Plan with the scheduler ``name`` alone, at one chunk count, keeping the best of ``samples`` samples.
 
     Classical algorithms have one sample. ``policy`` is needed for "policy". No new sample is begun that would
     end after ``deadline`` (time.monotonic seconds), going by the longest so far, nor after a makespan (s) of at most
-    ``target``. ``root``: node index of the server at which all ``chunks_per_server`` chunks are rooted (not for
+    ``target``; one that runs at the deadline is given up, the first one only where the plan is ``optional``: then
+    Stopped is raised. ``root``: node index of the server at which all ``chunks_per_server`` chunks are rooted (not for
     classical algorithms); None: so many at each participant. ``shape``: name of a ``Shape`` whose trees are kept
     to instead of packed ones (for "trees_augmented"). Raises InputError for an unknown name and bad numbers.
     """
@@ -145,6 +167,7 @@ def schedule_with(
     paths = paths or PathCache()
     sampler = replace(_sampler(name, policy), shape=shape)
     halves: list[NDArray[np.float64]] = []
+    stop = np.zeros(1, np.bool_)
 
     def half(network: Topology) -> Transfers:
         own_paths = None if shape is not None else paths.of(network)
@@ -178,14 +201,19 @@ def schedule_with(
                 )
                 made[trees] = instance, sampler.scores(instance, sample)
             instance, scores = made[trees]
-            episode = sampler.decode(instance, scores, sample, seed)
+            try:
+                episode = sampler.decode(
+                    instance, scores, sample, seed, stop if optional or sample > 0 else None
+                )
+            except Stopped:
+                return None
             longest[0] = max(longest[0], time.monotonic() - begin)
             return instance, episode
 
         best: tuple[Instance, Episode] | None = None
         found: list[float] = []
         # The event loop releases the interpreter lock, so that samples run side by side.
-        with ThreadPoolExecutor(min(samples, _processors())) as pool:
+        with _set_at(deadline, stop), ThreadPoolExecutor(min(samples, _processors())) as pool:
             # The first round makes the packings that the others use.
             for samples_of_round in (range(min(packings, samples)), range(packings, samples)):
                 for result in pool.map(drawn, samples_of_round):
@@ -195,7 +223,8 @@ def schedule_with(
                         if best is None or result[1].makespan < best[1].makespan:
                             best = result
                         done[0] = best[1].makespan <= enough
-        assert best is not None
+        if best is None:
+            raise Stopped
         halves.append(np.array(found))
         return best[0].transfers(best[1].state)
 

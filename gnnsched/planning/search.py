@@ -9,6 +9,7 @@ import numpy as np
 from scipy.sparse.csgraph import shortest_path
 
 from gnnsched.collective.baselines import CLASSICAL
+from gnnsched.collective.decode.decoder import Stopped
 from gnnsched.collective.decode.shapes import CHAIN, CHAIN_BY_ID, DIRECT, FARTHEST
 from gnnsched.planning.schedulers import PathCache, Sampled, schedule_with
 from gnnsched.topology import Topology
@@ -101,23 +102,28 @@ class Search:
         root: int | None = None,
         target: float = 0.0,
         shape: str | None = None,
-    ) -> Rung:
-        """Run a planner and keep its schedule if it is the best; returns its rung."""
+    ) -> Rung | None:
+        """Run a planner and keep its schedule if it is the best; returns its rung, None where time ran out."""
         begin = time.monotonic()
-        sampled = schedule_with(
-            name,
-            self.topology,
-            self.message_bytes,
-            count,
-            samples,
-            seed,
-            self.policy,
-            self.paths,
-            self.deadline,
-            root,
-            target,
-            shape,
-        )
+        try:
+            sampled = schedule_with(
+                name,
+                self.topology,
+                self.message_bytes,
+                count,
+                samples,
+                seed,
+                self.policy,
+                self.paths,
+                self.deadline,
+                root,
+                target,
+                shape,
+                self.winner is not None,
+            )
+        except Stopped:
+            self.finished = False
+            return None
         took = time.monotonic() - begin
         makespan = sampled.schedule.makespan
         if name not in CLASSICAL and len(sampled.makespans) < samples and makespan > target:
@@ -148,20 +154,25 @@ class Search:
         for count in self._ladder():
             if not self._in_time(2.0 * last):
                 break
-            last = self.offer(name, count, self.samples, self.seed).plan_s
-            if self.near_bound:
+            rung = self.offer(name, count, self.samples, self.seed)
+            if rung is None or self.near_bound:
                 break
+            last = rung.plan_s
 
     def all(self, latency: float) -> None:
         """The planners of ``PLANNERS`` on the ladder with few samples, then more samples for the best rungs.
 
         ``latency``: seconds that no plan can go below, the longest of the shortest ways between participants.
         """
-        late = latency >= LATENCY_SHARE * self.target
+        latency_counts = latency >= LATENCY_SHARE * self.target
         if len(self.topology.participants) > 1:
-            if late:
+            if latency_counts:
+                # The likely best first: on large networks there may be no time for all.
+                self._shapes([FARTHEST])
                 self._centred()
-            self._shapes()
+                self._shapes([DIRECT, CHAIN, CHAIN_BY_ID])
+            else:
+                self._shapes(list(MOST_SHAPED))
         if self.near_bound:
             return
         idle = 0
@@ -175,6 +186,8 @@ class Search:
                 if self._in_time(2.0 * last.get(name, 0.0)):
                     own = min(self.samples, FIRST_SAMPLES if name == "policy" else RULE_SAMPLES)
                     rung = self.offer(name, count, own, self.seed, None, self.target)
+                    if rung is None:
+                        break
                     last[name] = rung.plan_s
                     begun = True
                     assert self.winner is not None
@@ -186,7 +199,7 @@ class Search:
                 break
             assert self.winner is not None
             idle = 0 if self.winner.makespan_s < GAIN * before else idle + 1
-            if idle == (LATE_IDLE_RUNGS if late else IDLE_RUNGS):
+            if idle == (LATE_IDLE_RUNGS if latency_counts else IDLE_RUNGS):
                 break
         self._refine()
 
@@ -194,16 +207,16 @@ class Search:
         """All chunks at the network's centre."""
         centre = _centre(self.topology, self.paths)
         for count in CENTRE_CHUNKS:
-            for name in RULES:
-                self.offer(name, count, 1, self.seed, centre)
-            self.offer("trees_augmented", count, 1, self.seed, centre, 0.0, FARTHEST)
+            for name, shape in (*((name, None) for name in RULES), ("trees_augmented", FARTHEST)):
+                if self._in_time(0.0):
+                    self.offer(name, count, 1, self.seed, centre, 0.0, shape)
 
-    def _shapes(self) -> None:
-        """Trees of known shapes, which take little time; all of them, as the least gain is a gain near the bound."""
+    def _shapes(self, shapes: list[str]) -> None:
+        """Trees of known ``shapes``, which take little time; all of them, as the least gain is one near the bound."""
         servers = len(self.topology.participants)
-        for shape, most in MOST_SHAPED.items():
+        for shape in shapes:
             for count in SHAPE_CHUNKS:
-                if servers * servers * count <= most and self._in_time(0.0):
+                if servers * servers * count <= MOST_SHAPED[shape] and self._in_time(0.0):
                     self.offer("trees_augmented", count, 1, self.seed, None, 0.0, shape)
 
     def _refine(self) -> None:

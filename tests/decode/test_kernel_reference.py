@@ -1,13 +1,20 @@
 """The compiled event loop against ``AllReduceEnv``, decision by decision."""
 
+import threading
 from dataclasses import replace
 
 import numpy as np
 import pytest
 from cases import decisions, instance_and_env, random_scores
 
-from gnnsched.collective.decode.decoder import Decoding, Episode, Instance
-from gnnsched.collective.decode.presets import GREEDY_AUGMENTED, TREES_AUGMENTED, greedy_scores, tree_scores
+from gnnsched.collective.decode.decoder import Decoding, Episode, Instance, Stopped
+from gnnsched.collective.decode.presets import (
+    GREEDY_AUGMENTED,
+    TREES_AUGMENTED,
+    greedy_scores,
+    linear_scores,
+    tree_scores,
+)
 from gnnsched.collective.decode.relays import worth_keeping
 from gnnsched.collective.decode.state import CHOICE, COMMITTED, FREE, NEEDED, NOW, PICK
 from gnnsched.collective.mirror import allreduce_from_broadcast
@@ -15,7 +22,7 @@ from gnnsched.collective.schedule import Transfers
 from gnnsched.collective.verify import verify
 from gnnsched.envs.allreduce import AllReduceEnv
 from gnnsched.topology import Topology
-from gnnsched.topology.generators import bcube, dgx, fat_tree, random_heterogeneous, star
+from gnnsched.topology.generators import bcube, dgx, fat_tree, random_heterogeneous, star, torus
 
 
 def network(seed: int, most: int = 5) -> Topology:
@@ -271,3 +278,25 @@ def test_dominant_scores_decide() -> None:
     for decision in decisions(instance, env, episode):
         assert decision.path == decision.legal.min()
         assert decision.chunk == max(decision.candidates, key=lambda c: episode.state.random[c])
+
+
+def test_an_episode_is_given_up_when_another_thread_says_so() -> None:
+    """Before it begins, and in the middle: the loop looks at each event."""
+    instance = Instance(torus(6, 6), 2.0**30, 16)
+    scores = linear_scores(instance)
+    with pytest.raises(Stopped):
+        instance.decode(scores, Decoding(), np.random.default_rng(0), stop=np.ones(1, bool))
+    whole = instance.decode(scores, Decoding(), np.random.default_rng(0), stop=np.zeros(1, bool))
+    assert whole.makespan == instance.decode(scores, Decoding(), np.random.default_rng(0)).makespan
+    given_up = 0
+    for seed in range(5):
+        stop = np.zeros(1, bool)
+        timer = threading.Timer(0.02, stop.fill, [True])
+        timer.start()
+        try:
+            instance.decode(scores, Decoding(), np.random.default_rng(seed), stop=stop)
+        except Stopped:
+            given_up += 1
+        timer.join()
+    # One may have looked for the last time just before.
+    assert given_up >= 4

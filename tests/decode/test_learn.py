@@ -1,5 +1,7 @@
 """Log-probabilities and gradients of the compiled loop against a plain policy, torch and finite differences."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
@@ -297,3 +299,10 @@ def test_huge_scores_stay_finite_and_right(decoding: Decoding, scale: float) -> 
             )
             np.testing.assert_allclose(result.new_pick, plain[:, 0], rtol=1e-8, atol=1e-8)
             np.testing.assert_allclose(result.new_choice, plain[:, 1], rtol=1e-8, atol=1e-8)
+
+
+def test_what_was_drawn_more_sharply_is_not_learned_from() -> None:
+    """Its gradient would be that of other scores than the policy's."""
+    instance, _, scores, episode, _ = case(2, PLAIN)
+    with pytest.raises(ValueError, match="sharpness"):
+        instance.replay(scores, replace(PLAIN, sharpness=2.0), episode.tape, episode.state.random)

@@ -4,6 +4,7 @@ import dataclasses
 import os
 import subprocess
 import sys
+import time
 
 import networkx as nx
 import numpy as np
@@ -13,6 +14,7 @@ from hypothesis import strategies as st
 from networks import changed, digest, one_way_ring, small_networks, some_take_part, switched, untrained_policy
 
 from gnnsched.collective.bounds import bounds
+from gnnsched.collective.decode.decoder import Stopped
 from gnnsched.collective.schedule import Schedule
 from gnnsched.collective.simulator import simulate
 from gnnsched.collective.verify import verify
@@ -214,6 +216,16 @@ def test_no_sample_is_begun_after_the_deadline() -> None:
         made = schedule_with("linear", network, MESSAGE, 1, 8, deadline=-np.inf)
         assert len(made.makespans) == 1
         assert_right(made.schedule)
+
+
+@pytest.mark.parametrize("network", [dgx(2, 2), one_way_ring()], ids=lambda network: network.name)
+def test_an_optional_plan_is_given_up_at_the_deadline(network: Topology) -> None:
+    past = time.monotonic() - 1.0
+    with pytest.raises(Stopped):
+        schedule_with("linear", network, MESSAGE, 1, 8, deadline=past, optional=True)
+    assert len(schedule_with("linear", network, MESSAGE, 1, 8, deadline=past).makespans) == 1
+    in_time = schedule_with("linear", network, MESSAGE, 1, 8, deadline=past + 1e3, optional=True)
+    assert len(in_time.makespans) == 8
 
 
 def test_paths_are_searched_once_for_each_direction(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 
 from gnnsched.collective.decode.augmentation import AUGMENTATION_DEPTH, EVICTIONS_PER_SERVER
 from gnnsched.collective.decode.choice import ACT, RECORD, REPLAY, Rules, Scores
-from gnnsched.collective.decode.kernel import run
+from gnnsched.collective.decode.kernel import STOPPED, STUCK, run
 from gnnsched.collective.decode.learn import Tape, empty_tape
 from gnnsched.collective.decode.packing import Trees, pack_trees
 from gnnsched.collective.decode.paths import Paths, candidate_paths
@@ -47,6 +47,10 @@ class Decoding:
     sample: bool = True
     window: float = 3.0
     sharpness: float = 1.0
+
+
+class Stopped(Exception):
+    """An episode was given up because its ``stop`` was set."""
 
 
 @dataclass(frozen=True)
@@ -146,14 +150,16 @@ class Instance:
         decoding: Decoding,
         rng: np.random.Generator,
         record: bool = False,
+        stop: NDArray[np.bool_] | None = None,
     ) -> Episode:
         """Grow all flow trees once. Raises InputError where the plan cannot be finished.
 
-        ``record``: keep the choices on a tape for ``replay``; ``state.random`` is the other thing it needs.
+        ``record``: keep the choices on a tape for ``replay``; ``state.random`` is the other thing it needs. ``stop``
+        (1,): when another thread sets it, the episode is given up and Stopped raised (not while recording).
         """
         random = rng.uniform(-1.0, 1.0, len(self.roots))
         if not record:
-            return self._run(scores, decoding, rng, ACT, empty_tape(self.problem, 0), random)
+            return self._run(scores, decoding, rng, ACT, empty_tape(self.problem, 0), random, stop)
         room = 8 * len(self.participants) * len(self.roots) + 1024
         while True:
             before = rng.bit_generator.state
@@ -180,8 +186,12 @@ class Instance:
         """Follow a recorded episode's tape under (new) scores, accumulating gradients in the tape.
 
         ``random`` is the recorded episode's ``state.random``. Raises ValueError where the tape is not of this
-        instance and decoding.
+        instance and decoding, and for a sharpness other than 1: the gradient would be that of the sharpened scores.
         """
+        if decoding.sharpness != 1.0:
+            raise ValueError(
+                f"sharpness {decoding.sharpness}: only choices drawn at sharpness 1 can be replayed"
+            )
         episode = self._run(scores, decoding, np.random.default_rng(0), REPLAY, tape, random)
         if episode.state.counter[STRAYED]:
             raise ValueError("the tape was recorded on another instance, decoding or random priorities")
@@ -195,6 +205,7 @@ class Instance:
         mode: int,
         tape: Tape,
         random: NDArray[np.float64],
+        stop: NDArray[np.bool_] | None = None,
     ) -> Episode:
         problem = self.problem
         if decoding.sharpness != 1.0:
@@ -215,8 +226,11 @@ class Instance:
             np.zeros((AUGMENTATION_DEPTH + 2, 5), np.int64),
             np.full(paths, -1, np.int64),
             rng,
+            np.zeros(1, np.bool_) if stop is None else stop,
         )
-        if events < 0:
+        if events == STOPPED:
+            raise Stopped
+        if events == STUCK:
             raise InputError(
                 f"topology {self.topology.name}: some chunk cannot reach some participant; add the missing links"
             )

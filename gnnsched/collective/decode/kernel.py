@@ -28,9 +28,9 @@ from gnnsched.collective.decode.state import (
     TOLERANCE,
     WINDOW,
     State,
+    add_booking,
     announce,
     anything_useful,
-    enter,
     note_vacancy,
     opening,
     prune,
@@ -38,6 +38,8 @@ from gnnsched.collective.decode.state import (
 
 Floats = NDArray[np.float64]
 Longs = NDArray[np.int64]
+
+STUCK, STOPPED = -1, -2
 
 
 @njit(cache=True, forceinline=True)
@@ -127,8 +129,12 @@ def run(
     frames: Longs,
     position: Longs,
     rng: np.random.Generator,
+    stop: NDArray[np.bool_],
 ) -> int:
-    """Plan the whole all-gather; the transfers are left in the slots. Returns the number of events.
+    """Plan the whole all-gather; the transfers are left in the slots.
+
+    Returns the number of events, STUCK where the plan cannot be finished, STOPPED where another thread has set ``stop``
+    (1,), which is looked at before each event.
 
     The first five are a Problem, Scores, State, Tape and Rules as plain tuples: looking at a named tuple takes numba
     as long as a plan. ``legal``, ``position`` (P,), ``features`` (P, path features) and ``frames`` are scratch.
@@ -146,12 +152,14 @@ def run(
             booking = slot * st.longest[0] + (k - pr.flow_start[f])
             st.ends[booking] = pr.flow_until[f]
             st.rates[booking] = pr.flow_rate[f]
-            enter(st, pr.flow_links[k], booking)
+            add_booking(st, pr.flow_links[k], booking)
             note_vacancy(pr, st, pr.flow_links[k])
         heappush(heap, (pr.flow_until[f], -1))
     initial = max(1, st.counter[NEEDED])
     force = False
     while st.counter[NEEDED] > 0:
+        if stop[0]:
+            return STOPPED
         if st.counter[EVENT] < len(tape.event_time):
             tape.event_time[st.counter[EVENT]] = st.real[NOW]
         if st.counter[EVENT] < len(tape.advantage):
@@ -198,7 +206,7 @@ def run(
         if len(heap) == 0:
             if made == 0:
                 if not rules.allow_none or not allow_none:
-                    return -1
+                    return STUCK
                 force = True
             continue
         moment, item = heappop(heap)

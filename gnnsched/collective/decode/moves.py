@@ -14,8 +14,8 @@ from gnnsched.collective.decode.state import (
     STARTED,
     UNUSED,
     State,
+    add_booking,
     announce,
-    enter,
     note_vacancy,
     retract,
 )
@@ -33,7 +33,7 @@ def book(pr: Problem, sc: Scores, st: State, tape: Tape, rules: Rules, slot: int
         link = pr.links[k]
         st.ends[booking] = st.slot_start[slot] + pr.offset[k] + work
         st.rates[booking] = st.slot_rate[slot]
-        enter(st, link, booking)
+        add_booking(st, link, booking)
         note_vacancy(pr, st, link)
     st.arrival[d, chunk] = st.slot_end[slot]
     st.wants[d, chunk >> 6] &= ~(np.uint64(1) << np.uint64(chunk & 63))

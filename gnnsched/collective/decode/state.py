@@ -142,7 +142,7 @@ def left_from(pr: Problem, st: State, link: int, time: float) -> float:
 
 
 @borrowing()
-def enter(st: State, link: int, booking: int) -> None:
+def add_booking(st: State, link: int, booking: int) -> None:
     """Put a booking on a link's list, which has the latest end first, so that looks at it can end early."""
     before = -1
     other = st.head[link]
