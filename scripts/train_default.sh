@@ -7,7 +7,7 @@ bash scripts/setup.sh
 export OMP_NUM_THREADS=1 NUMBA_NUM_THREADS=1
 out=${1:-runs/train}
 mkdir -p "$out"
-.venv/bin/gnnsched train --mixture default --iterations 1500 --seed 3 -o "$out/default"
+.venv/bin/gnnsched train --mixture default --iterations 1500 --seed 2 -o "$out/default"
 .venv/bin/gnnsched train --mixture bcube --iterations 1200 --seed 0 -o "$out/bcube_only"
 for name in default bcube_only; do
     mkdir -p "checkpoints/$name"

@@ -54,8 +54,8 @@ _NEAR_SHARP = SampleKind(sharpness=9.0, near_trees=True, window=False)
 _NEAR_AT_ONCE = SampleKind(near_trees=True, window=False)
 # In turn; the first is that of a plan of one sample.
 LEARNED_SAMPLES = (
-    *(_FREE, _BUSY, _NEAR, _SHARP, _NEAR_AT_ONCE, _FREE, _NEAR_SHARP, SampleKind(shape=CHAIN)),
-    *(_FREE, _BUSY, _NEAR_AT_ONCE, _SHARP, _NEAR, _FREE, _NEAR_SHARP, SampleKind(shape=CHAIN_BY_ID)),
+    *(_FREE, SampleKind(shape=CHAIN), _BUSY, _NEAR, _SHARP, _NEAR_AT_ONCE, _FREE, _NEAR_SHARP),
+    *(_FREE, SampleKind(shape=CHAIN_BY_ID), _BUSY, _NEAR_AT_ONCE, _SHARP, _NEAR, _FREE, _NEAR_SHARP),
 )
 
 

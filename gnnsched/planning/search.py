@@ -24,7 +24,7 @@ RULES = ("greedy_augmented", "trees_augmented")
 PLANNERS = (*RULES, "policy")
 # Samples on the ladder: rules gain little from many, and the policy's others come when the best rungs are known.
 RULE_SAMPLES = 2
-FIRST_SAMPLES = 4
+FIRST_SAMPLES = 5
 # The ladder ends, unfinished, below this many transfers: a rung would take minutes.
 MOST_TRANSFERS = 2_000_000
 # The ladder ends after so many rungs in a row without gain, sooner where the message is so small that more chunks
@@ -34,11 +34,11 @@ GAIN = 0.9995
 # A rule that is so far behind the best plan sits the next rungs out.
 BEHIND = 1.03
 # Where a path's latency is at least this part of the bound, all chunks may be rooted at the network's centre.
-LATENCY_SHARE = 0.02
+LATENCY_SHARE = 0.01
 CENTRE_CHUNKS = (1, 4, 16)
 # Chunk counts at which trees of known shapes are tried, and up to how many transfers of a half.
 SHAPE_CHUNKS = (1, 4)
-MOST_SHAPED = {CHAIN: 70_000, CHAIN_BY_ID: 70_000, DIRECT: 20_000, FARTHEST: 20_000}
+MOST_SHAPED = {CHAIN: 70_000, CHAIN_BY_ID: 70_000, FARTHEST: 20_000, DIRECT: 5_000}
 
 
 @dataclass(frozen=True)
@@ -166,18 +166,16 @@ class Search:
         """
         latency_counts = latency >= LATENCY_SHARE * self.target
         if len(self.topology.participants) > 1:
+            self._shapes([CHAIN, CHAIN_BY_ID])
             if latency_counts:
-                # The likely best first: on large networks there may be no time for all.
-                self._shapes([FARTHEST])
                 self._centred()
-                self._shapes([DIRECT, CHAIN, CHAIN_BY_ID])
-            else:
-                self._shapes(list(MOST_SHAPED))
+            self._shapes([FARTHEST, DIRECT])
         if self.near_bound:
             return
         idle = 0
         last: dict[str, float] = {}
-        running = list(PLANNERS)
+        # Small messages go in few chunks, at which the policy is the best by far and the rules take as long.
+        running = sorted(PLANNERS, key=lambda name: name in RULES) if latency_counts else list(PLANNERS)
         for count in self._ladder():
             before = np.inf if self.winner is None else self.winner.makespan_s
             begun = False
@@ -212,11 +210,16 @@ class Search:
                     self.offer(name, count, 1, self.seed, centre, 0.0, shape)
 
     def _shapes(self, shapes: list[str]) -> None:
-        """Trees of known ``shapes``, which take little time; all of them, as the least gain is one near the bound."""
+        """Trees of known ``shapes``, unless their load alone is more than the best plan; they may well be the best."""
         servers = len(self.topology.participants)
         for shape in shapes:
             for count in SHAPE_CHUNKS:
-                if servers * servers * count <= MOST_SHAPED[shape] and self._in_time(0.0):
+                if servers * servers * count > MOST_SHAPED[shape] or not self._in_time(0.0):
+                    continue
+                chunk_bytes = self.message_bytes / (servers * count)
+                half = self.paths.shape(shape, self.topology, count).least_seconds(chunk_bytes)
+                # The halves of a plan take about as long as each other.
+                if self.winner is None or 2.0 * half < self.winner.makespan_s:
                     self.offer("trees_augmented", count, 1, self.seed, None, 0.0, shape)
 
     def _refine(self) -> None:

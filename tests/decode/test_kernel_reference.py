@@ -253,6 +253,18 @@ def test_recording_changes_nothing_and_seeds_decide() -> None:
         assert not np.array_equal(plain.state.arrival, other.state.arrival)
 
 
+def test_augmentation_is_left_out_where_latency_outweighs_transfers() -> None:
+    """The same plans as without it for small chunks, others for large ones."""
+    for message, alike in ((2.0**12, True), (2.0**30, False)):
+        instance = Instance(dgx(2, 3), message, 2)
+        scores = random_scores(instance, np.random.default_rng(1))
+        with_it, without = (Decoding(augment=augment) for augment in (True, False))
+        assert instance.augments(with_it) != alike
+        assert not instance.augments(without)
+        found = [instance.decode(scores, d, np.random.default_rng(2)) for d in (with_it, without)]
+        assert np.array_equal(found[0].state.arrival, found[1].state.arrival) == alike
+
+
 def test_a_declining_policy_outgrows_its_first_tape_and_is_recorded_whole() -> None:
     instance = Instance(fat_tree(4), 1e9, 1)
     scores = random_scores(instance, np.random.default_rng(0), spread=0.0)

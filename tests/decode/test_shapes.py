@@ -10,7 +10,18 @@ from gnnsched.collective.verify import verify
 from gnnsched.planning import schedule_with
 from gnnsched.topology import Topology
 from gnnsched.topology.builder import NetworkBuilder
-from gnnsched.topology.generators import bcube, dcell, dgx, dumbbell, fat_tree, hub, leaf_spine, star, torus
+from gnnsched.topology.generators import (
+    DEFAULT_BANDWIDTH,
+    bcube,
+    dcell,
+    dgx,
+    dumbbell,
+    fat_tree,
+    hub,
+    leaf_spine,
+    star,
+    torus,
+)
 
 MESSAGE = 2.0**26
 NETWORKS = [
@@ -72,6 +83,27 @@ def best_of(shapes: tuple[str, ...], network: Topology, message: float, chunks: 
 def test_chains_are_as_fast_as_the_ring(network: Topology, chunks: int) -> None:
     ring = classical_schedule("ring", network, MESSAGE, chunks).makespan
     assert best_of((CHAIN, CHAIN_BY_ID), network, MESSAGE, chunks) <= ring * (1 + 1e-9)
+
+
+@pytest.mark.parametrize("name", [CHAIN, CHAIN_BY_ID, DIRECT, FARTHEST])
+@pytest.mark.parametrize("servers", [2, 5, 8])
+def test_load_of_a_shape_on_a_switch_by_hand(servers: int, name: str) -> None:
+    """Each server's link carries what all the others send it, whoever sends it; and the way is two links long."""
+    bandwidth, latency = 2e9, 3e-6
+    shape = Shape(name, star([bandwidth] * servers, latency=latency), 4)
+    busy = MESSAGE * (servers - 1) / servers / bandwidth
+    assert shape.least_seconds(MESSAGE / (4 * servers)) == pytest.approx(busy + 2 * latency, rel=1e-9)
+
+
+def test_load_of_a_shape_is_spread_over_ways_alike() -> None:
+    """Two spines halve what crosses from leaf to leaf; the plan is no faster than the load says."""
+    bandwidth = DEFAULT_BANDWIDTH / 4
+    network = leaf_spine(2, 2, 2, uplink_bandwidth=bandwidth)
+    load = Shape(DIRECT, network, 1).least_seconds(MESSAGE / 4)
+    # Each server of a leaf sends its chunk to both servers of the other.
+    assert load == pytest.approx(4 * MESSAGE / 4 / (2 * bandwidth), rel=1e-3)
+    made = schedule_with("trees_augmented", network, MESSAGE, 1, 1, shape=DIRECT).schedule
+    assert made.makespan >= 2 * load * (1 - 1e-9)
 
 
 @pytest.mark.parametrize("servers", [2, 5, 8])

@@ -23,7 +23,10 @@ from gnnsched.topology import InputError, Topology
 LEFTOVER_FLOOR = 0.05
 # The decision window is at most this part of a chunk's usual transfer: a longer one, where latency is most of a
 # plan, gives paths away before the chunks that should take them are there.
-WINDOW_SHARE = 0.2
+WINDOW_SHARE = 0.1
+# No augmentation where the longest path's latency is more than so many usual transfers of a chunk: ports are then
+# idle because nothing useful has arrived yet, and rearranging costs 4 % of plans and most of the time.
+MOST_LATENCY = 4.0
 
 # A usual guide: chunks keep to paths priced within 30 % of their packed tree's (log ratio).
 GUIDE = float(np.log(1.3))
@@ -33,11 +36,12 @@ GUIDE = float(np.log(1.3))
 class Decoding:
     """How an episode is decoded.
 
-    ``augment``: augmentation after the pass at each event; ``floor``: least share of its ordinary rate at which a
-    transfer may start (above 1: no leftover rates); ``guide``: log price ratio up to which a chunk may leave its
-    packed tree (0 strict, inf free choice); ``allow_none``: paths may be left idle by choice; ``sample``: draw
-    instead of taking the best; ``window``: decision window in longest path latencies, cut to ``WINDOW_SHARE``;
-    ``sharpness``: factor on the scores, so that above 1 the better choices are drawn more often.
+    ``augment``: augmentation after the pass at each event, unless latency outweighs transfers (``MOST_LATENCY``);
+    ``floor``: least share of its ordinary rate at which a transfer may start (above 1: no leftover rates); ``guide``:
+    log price ratio up to which a chunk may leave its packed tree (0 strict, inf free choice); ``allow_none``: paths may
+    be left idle by choice; ``sample``: draw instead of taking the best; ``window``: decision window in longest path
+    latencies, cut to ``WINDOW_SHARE``; ``sharpness``: factor on the scores, so that above 1 the better choices are
+    drawn more often.
     """
 
     augment: bool = True
@@ -136,6 +140,10 @@ class Instance:
         """Seconds of the decision window that ``latencies`` of the longest path make, as far as allowed."""
         return min(latencies * self.longest_latency, WINDOW_SHARE * self.usual_transfer)
 
+    def augments(self, decoding: Decoding) -> bool:
+        """Whether episodes are augmented: if asked for, and latency does not outweigh transfers."""
+        return decoding.augment and self.longest_latency <= MOST_LATENCY * self.usual_transfer
+
     def uniform_attention(self) -> NDArray[np.float64]:
         """Nearness weights (H, S, S) without a network: the nearer by transfer time the more, near and nearest."""
         duration = np.exp(self.problem.log_duration)
@@ -214,7 +222,7 @@ class Instance:
         budget = EVICTIONS_PER_SERVER * servers
         window = self.decision_window(decoding.window)
         state = new_state(problem, window, decoding.floor, self.time_scale, random, budget)
-        rules = Rules(mode, decoding.sample, decoding.allow_none, decoding.augment, decoding.guide)
+        rules = Rules(mode, decoding.sample, decoding.allow_none, self.augments(decoding), decoding.guide)
         events = run(
             tuple(problem),
             tuple(scores),

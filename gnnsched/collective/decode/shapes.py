@@ -50,6 +50,21 @@ class Shape:
         self._flow = over_servers(topology, flow)
         self.paths = _paths(topology, self._flow, own)
 
+    def least_seconds(self, chunk_bytes: float) -> float:
+        """Seconds that a link is busy at least with chunks of so many bytes, if each pair's go over its paths alike.
+
+        The longest path's latency is added. What the event loop makes of the trees is seldom faster.
+        """
+        flow, paths, nodes = self._flow, self.paths, self.topology.num_nodes
+        if not paths.num_paths:
+            return 0.0
+        edges = np.bincount(flow.parent.astype(np.int64) * nodes + flow.child, minlength=nodes * nodes)
+        pair = paths.nodes[paths.source].astype(np.int64) * nodes + paths.nodes[paths.target]
+        share = edges[pair] / np.bincount(pair, minlength=nodes * nodes)[pair]
+        bandwidth = self.topology.bandwidth
+        crossed = np.bincount(paths.links, np.repeat(share, np.diff(paths.start)), len(bandwidth))
+        return float((crossed * chunk_bytes / bandwidth).max() + paths.latency.max())
+
     def trees(self, chunk_bytes: float) -> Trees:
         """The trees for chunks of so many bytes; their tails give the order in which transfers start."""
         flow, paths = self._flow, self.paths
