@@ -36,6 +36,8 @@ class Recipe:
 RECIPES = {
     "no_message_passing": Recipe(policy={"rounds": 0}),
     "no_flows": Recipe(policy={"flows": False}),
+    "no_guidance": Recipe(policy={"guidance": False}),
+    "neither": Recipe(policy={"rounds": 0, "guidance": False}),
     "one_level": Recipe(one_level=True),
     "alternating": Recipe(train={"alternate": 10}),
     "unfaded": Recipe(train={"horizon": np.inf}),

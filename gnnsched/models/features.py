@@ -91,6 +91,15 @@ def without_flows(batch: GraphBatch) -> GraphBatch:
     )
 
 
+def without_trees(batch: GraphBatch) -> GraphBatch:
+    """The batch as if no trees had been packed."""
+    edges, paths = batch.edges.clone(), batch.paths.clone()
+    edges[:, EDGE_FEATURES.index("log_packed_load")] = 0.0
+    for name in ("log_price", "log_tree_share"):
+        paths[:, PATH_FEATURES.index(name)] = 0.0
+    return replace(batch, edges=edges, paths=paths)
+
+
 def _centred_log(values: NDArray[np.float64]) -> NDArray[np.float64]:
     """Logs less their mean; a zero (of a node without links, say) gets the floor and moves nobody else's."""
     positive = values > 0.0

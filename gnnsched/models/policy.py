@@ -1,5 +1,6 @@
 """The hierarchical policy: encoder, low-level path head, high-level subgroup head, nearness attention."""
 
+from collections.abc import Collection, Sequence
 from dataclasses import asdict, dataclass
 
 import numpy as np
@@ -12,19 +13,37 @@ from gnnsched.collective.decode.linear import PRIOR_CHUNK, PRIOR_PATH
 from gnnsched.collective.decode.problem import CHUNK_FEATURES, NEARNESS_HEADS
 from gnnsched.collective.decode.problem import PATH_FEATURES as EVENT_FEATURES
 from gnnsched.models.encoder import Encoder, perceptron
-from gnnsched.models.features import PAIR_FEATURES, PATH_FEATURES, GraphBatch, graph_of, without_flows
+from gnnsched.models.features import (
+    PAIR_FEATURES,
+    PATH_FEATURES,
+    GraphBatch,
+    graph_of,
+    without_flows,
+    without_trees,
+)
 from gnnsched.models.segments import segment_log_softmax, segment_max, segment_mean
 from gnnsched.topology import InputError
+
+# Features of paths and chunks at an event that come from the packed trees.
+PACKED = frozenset({"longest_tail", "in_packed_tree", "packed_price", "packed_tail"})
+
+
+def _apart_from(names: Sequence[str], left_out: Collection[str]) -> Tensor:
+    """A factor per name: 0 for what is left out."""
+    return torch.tensor([float(name not in left_out) for name in names])
 
 
 @dataclass(frozen=True)
 class PolicyConfig:
-    """Sizes of the policy; ``rounds`` 0 leaves message passing out (features only), ``flows`` False in-flight flows."""
+    """Sizes of the policy; ``rounds`` 0 leaves message passing out (features only), ``flows`` False in-flight flows,
+    ``guidance`` False what is known from the packed trees.
+    """
 
     width: int = 32
     rounds: int = 3
     attention_width: int = 8
     flows: bool = True
+    guidance: bool = True
 
     def as_dict(self) -> dict[str, int]:
         return asdict(self)
@@ -75,6 +94,8 @@ class Policy(nn.Module):
         """Encode the batch once and read both heads off it."""
         if not self.config.flows:
             batch = without_flows(batch)
+        if not self.config.guidance:
+            batch = without_trees(batch)
         nodes, edges = self.encoder(batch)
         hops = edges[batch.hop_edge]
         count = len(batch.paths)
@@ -90,6 +111,11 @@ class Policy(nn.Module):
         )
         path = self.path_base + self.path_head(view)
         constant, slope = (self.chunk_base + self.chunk_head(view)).split(len(CHUNK_FEATURES), 1)
+        if not self.config.guidance:
+            path = path * _apart_from(EVENT_FEATURES, PACKED).to(path)
+            constant, slope = (
+                part * _apart_from(CHUNK_FEATURES, PACKED).to(part) for part in (constant, slope)
+            )
         inner = self.config.attention_width
         query = self.query(nodes).view(-1, NEARNESS_HEADS, inner)[batch.pair_target]
         key = self.key(nodes).view(-1, NEARNESS_HEADS, inner)[batch.pair_source]

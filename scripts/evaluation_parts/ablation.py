@@ -37,6 +37,8 @@ NO_WINDOW, ALIKE = "no_window", "samples_alike"
 TRAINED = {
     "no_message_passing": "no message passing (features only)",
     "no_flows": "no embedding of in-flight flows",
+    "no_guidance": "no packed trees as features",
+    "neither": "neither message passing nor packed trees",
     "one_level": "one level (flat)",
     "alternating": "levels in turns instead of jointly",
     "unfaded": "costs of the whole rest of the plan count alike",

@@ -18,7 +18,8 @@ from instances import (
 
 from gnnsched.collective.decode.choice import Scores
 from gnnsched.collective.decode.decoder import Decoding, Instance
-from gnnsched.collective.decode.problem import NO_FLOWS, Flows
+from gnnsched.collective.decode.problem import CHUNK_FEATURES, NO_FLOWS, Flows
+from gnnsched.collective.decode.problem import PATH_FEATURES as EVENT_FEATURES
 from gnnsched.models.features import EDGE_FEATURES, NODE_FEATURES, graph_of, join
 from gnnsched.models.policy import Policy, join_gradients, split_scores
 from gnnsched.topology.generators import bcube, random_heterogeneous, star
@@ -101,6 +102,23 @@ def test_a_policy_without_flows_does_not_see_them(policy: Policy) -> None:
             torch.testing.assert_close(getattr(blind(other), name), getattr(blind(flying), name))
             torch.testing.assert_close(getattr(blind(quiet), name), getattr(policy(quiet), name))
             assert (getattr(policy(other), name) - getattr(policy(flying), name)).abs().max() > 1e-4
+
+
+def test_a_policy_without_guidance_does_not_see_the_packed_trees(policy: Policy) -> None:
+    """Other trees, the same outputs, and no weight on what an event knows of them."""
+    blind = Policy(dataclasses.replace(policy.config, guidance=False)).eval()
+    blind.load_state_dict(policy.state_dict())
+    network = random_heterogeneous(np.random.default_rng(4))
+    one, other = (Instance(network, MESSAGE, 2, seed) for seed in (0, 1))
+    assert not np.array_equal(one.problem.tree_path, other.problem.tree_path)
+    assert_scores_equal(blind.scores(one), blind.scores(other))
+    assert np.abs(policy.scores(one).chunk - policy.scores(other).chunk).max() > 1e-4
+    scores = blind.scores(one)
+    told = {name: scores.chunk[:, i] for i, name in enumerate(CHUNK_FEATURES)}
+    told |= {f"path {name}": scores.path[:, i] for i, name in enumerate(EVENT_FEATURES)}
+    told |= {f"slope {name}": scores.chunk_progress[:, i] for i, name in enumerate(CHUNK_FEATURES)}
+    silent = {name.split()[-1] for name, column in told.items() if not column.any()}
+    assert silent == {"in_packed_tree", "packed_price", "packed_tail", "longest_tail"}
 
 
 def test_flow_features_and_ties() -> None:
