@@ -23,7 +23,7 @@ from gnnsched.collective.decode.presets import (
 )
 from gnnsched.collective.decode.problem import NO_FLOWS, Flows
 from gnnsched.collective.decode.shapes import Shape
-from gnnsched.envs.flows import draw_flows
+from gnnsched.envs.flows import all_gather_bound_under, draw_flows
 from gnnsched.models.policy import Policy
 from gnnsched.planning.samples import Sampler
 from gnnsched.topology import Topology
@@ -61,7 +61,7 @@ def policy_scorer(label: str, policy: Policy, decoding: Decoding | None = None, 
 class Case:
     """One all-gather: a network, a kind of ``KINDS``, a chunk count.
 
-    ``bound_s``: the all-gather bound of the message, of the network without flows.
+    ``bound_s``: the all-gather bound of the message beside the flows.
     """
 
     def __init__(
@@ -116,7 +116,8 @@ def cases_of(topology: Topology, place: int) -> Iterator[Case]:
                 flows = draw_flows(topology, paths, MOST_FLOWS, bound, rng)
             if kind == "small":
                 message = 2.0 ** float(rng.choice(SMALL_EXPONENTS))
-            yield Case(topology, kind, count, message, bound * message / MESSAGE_BYTES, paths, flows)
+            least = all_gather_bound_under(topology, message, flows)
+            yield Case(topology, kind, count, message, least, paths, flows)
 
 
 def row_of(case: Case, scorer: Scorer, ratios: NDArray[np.float64]) -> dict[str, object]:

@@ -1,0 +1,65 @@
+"""The bound beside in-flight flows: closed forms, and no plan is faster."""
+
+import numpy as np
+import pytest
+
+from gnnsched.collective.all_gather_bound import all_gather_bound
+from gnnsched.collective.decode.decoder import Decoding, Instance
+from gnnsched.collective.decode.paths import candidate_paths
+from gnnsched.collective.decode.presets import greedy_scores, linear_scores
+from gnnsched.collective.decode.problem import NO_FLOWS, Flows
+from gnnsched.envs.flows import all_gather_bound_under, draw_flows
+from gnnsched.topology.generators import random_heterogeneous, star
+
+MESSAGE = 3e9
+
+
+def into_server(rate: float, until: float) -> Flows:
+    """One flow on the link from the switch to the first server of a star."""
+    network = star([1e9] * 3)
+    link = np.flatnonzero(network.link_target == network.servers[0])
+    return Flows(np.array([0, 1]), link.astype(np.int32), np.array([rate]), np.array([until]))
+
+
+@pytest.mark.parametrize(
+    ("rate", "until", "seconds"),
+    [
+        (0.5e9, 1.0, 2.5),  # 2 s of work, half a second of which the flow takes
+        (1e9, 1.0, 3.0),
+        (1e9, 1e-3, 2.001),
+        (0.5e9, 100.0, 4.0),  # half the rate throughout
+    ],
+)
+def test_one_link_by_hand(rate: float, until: float, seconds: float) -> None:
+    found = all_gather_bound_under(star([1e9] * 3), MESSAGE, into_server(rate, until))
+    assert found == pytest.approx(seconds, rel=2e-6)
+
+
+def test_without_flows_and_beside_what_does_not_matter() -> None:
+    network = star([1e9, 4e9, 4e9])
+    plain = all_gather_bound(network, MESSAGE)
+    assert all_gather_bound_under(network, MESSAGE, NO_FLOWS) == plain
+    spare = Flows(
+        np.array([0, 1]),
+        np.flatnonzero(network.link_target == network.servers[1]).astype(np.int32),
+        np.array([1e9]),
+        np.array([1.0]),
+    )
+    assert all_gather_bound_under(network, MESSAGE, spare) == plain
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_no_plan_is_faster(seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    network = random_heterogeneous(rng, max_servers=8)
+    paths = candidate_paths(network)
+    plain = all_gather_bound(network, MESSAGE)
+    flows = draw_flows(network, paths, 4, plain, rng)
+    bound = all_gather_bound_under(network, MESSAGE, flows)
+    # The flows end within the plain bound: then they have taken no more than all of it.
+    assert plain * (1 - 1e-9) <= bound <= 2 * plain
+    for score in (greedy_scores, linear_scores):
+        instance = Instance(network, MESSAGE, 4, 0, paths, flows)
+        for sample in range(4):
+            episode = instance.decode(score(instance), Decoding(), np.random.default_rng(sample))
+            assert episode.makespan >= bound * (1 - 1e-5)
