@@ -160,9 +160,9 @@ def test_flow_delays_what_shares_its_links() -> None:
 
 def test_decision_window_starts_a_path_that_opens_within_it() -> None:
     latency = 1e-4
-    env = AllReduceEnv(star([RATE] * 2, latency=latency), message_bytes=2e6, window=1.0)
+    env = AllReduceEnv(star([RATE] * 2, latency=latency), message_bytes=4e7, window=1.0)
     path = path_between(env, 0, 1)
-    # the window is the longest path's latency, 2e-4 s
+    # the window is the longest path's latency, 2e-4 s: less than a fiftieth of a transfer
     _, info = env.reset(options={"flows": flow(env, path, 1.0, 1.9e-4)})
     assert info["action_mask"].all()
     only_legal(env, 0, 1, 0)

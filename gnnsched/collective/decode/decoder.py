@@ -23,7 +23,7 @@ from gnnsched.topology import InputError, Topology
 LEFTOVER_FLOOR = 0.05
 # The decision window is at most this part of a chunk's usual transfer: a longer one, where latency is most of a
 # plan, gives paths away before the chunks that should take them are there.
-WINDOW_SHARE = 0.1
+WINDOW_SHARE = 0.02
 # No augmentation where the longest path's latency is more than so many usual transfers of a chunk: ports are then
 # idle because nothing useful has arrived yet, and rearranging costs 4 % of plans and most of the time.
 MOST_LATENCY = 4.0
