@@ -33,7 +33,8 @@ IDLE_RUNGS, LATE_IDLE_RUNGS, BEST_RUNGS, IDLE_ROUNDS = 4, 2, 3, 4
 GAIN = 0.9995
 # A rule that is so far behind the best plan sits the next rungs out.
 BEHIND = 1.03
-# Where a path's latency is at least this part of the bound, all chunks may be rooted at the network's centre.
+# Where a path's latency is at least this part of the bound, latency counts: all chunks may be rooted at the network's
+# centre, and the policy comes first, as it is the best by far at the few chunks that small messages go in.
 LATENCY_SHARE = 0.01
 CENTRE_CHUNKS = (1, 4, 16)
 # Chunk counts at which trees of known shapes are tried, and up to how many transfers of a half.
@@ -174,8 +175,7 @@ class Search:
             return
         idle = 0
         last: dict[str, float] = {}
-        # Small messages go in few chunks, at which the policy is the best by far and the rules take as long.
-        running = sorted(PLANNERS, key=lambda name: name in RULES) if latency_counts else list(PLANNERS)
+        running = ["policy", *RULES] if latency_counts else list(PLANNERS)
         for count in self._ladder():
             before = np.inf if self.winner is None else self.winner.makespan_s
             begun = False
@@ -217,9 +217,11 @@ class Search:
                 if servers * servers * count > MOST_SHAPED[shape] or not self._in_time(0.0):
                     continue
                 chunk_bytes = self.message_bytes / (servers * count)
-                half = self.paths.shape(shape, self.topology, count).least_seconds(chunk_bytes)
-                # The halves of a plan take about as long as each other.
-                if self.winner is None or 2.0 * half < self.winner.makespan_s:
+                least = self.paths.shape(shape, self.topology, count).least_seconds(chunk_bytes)
+                if self.topology.opposite is not None:
+                    # The other half is this one mirrored.
+                    least *= 2.0
+                if self.winner is None or least < self.winner.makespan_s:
                     self.offer("trees_augmented", count, 1, self.seed, None, 0.0, shape)
 
     def _refine(self) -> None:

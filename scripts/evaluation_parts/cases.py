@@ -111,12 +111,13 @@ def cases_of(topology: Topology, place: int) -> Iterator[Case]:
     for count in CHUNKS:
         for kind in KINDS:
             rng = np.random.default_rng([DRAW, place, count])
-            message, flows = MESSAGE_BYTES, NO_FLOWS
+            message, flows, least = MESSAGE_BYTES, NO_FLOWS, bound
             if kind == "flows":
                 flows = draw_flows(topology, paths, MOST_FLOWS, bound, rng)
+                least = all_gather_bound_under(topology, message, flows)
             if kind == "small":
                 message = 2.0 ** float(rng.choice(SMALL_EXPONENTS))
-            least = all_gather_bound_under(topology, message, flows)
+                least = bound * message / MESSAGE_BYTES
             yield Case(topology, kind, count, message, least, paths, flows)
 
 

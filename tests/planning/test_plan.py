@@ -176,6 +176,13 @@ def test_ladder_ends_where_more_chunks_only_add_latency() -> None:
     assert max(ladder) < LADDER[-1]
 
 
+@pytest.mark.parametrize(("message_bytes", "first"), [(64.0, "policy"), (2.0**30, RULES[0])])
+def test_the_policy_comes_first_where_latency_counts(message_bytes: float, first: str) -> None:
+    """On large networks there may be no time for what comes after."""
+    made = planned(dgx(2, 3), message_bytes=message_bytes)
+    assert next(rung.scheduler for rung in made.rungs if rung.root is None and rung.shape is None) == first
+
+
 def test_ladder_of_one_scheduler() -> None:
     made = planned(dumbbell(2), scheduler="parameter_server")
     assert [rung.chunks_per_server for rung in made.rungs] == list(LADDER)

@@ -7,6 +7,7 @@ nothing is faster than sending straight to everybody. The event loop decodes the
 from collections.abc import Mapping, Sequence
 
 import numpy as np
+from numpy.typing import NDArray
 
 from gnnsched.collective.baselines.flow_trees import FlowTrees, over_servers
 from gnnsched.collective.baselines.parameter_server import direct_trees
@@ -61,9 +62,14 @@ class Shape:
         edges = np.bincount(flow.parent.astype(np.int64) * nodes + flow.child, minlength=nodes * nodes)
         pair = paths.nodes[paths.source].astype(np.int64) * nodes + paths.nodes[paths.target]
         share = edges[pair] / np.bincount(pair, minlength=nodes * nodes)[pair]
-        bandwidth = self.topology.bandwidth
-        crossed = np.bincount(paths.links, np.repeat(share, np.diff(paths.start)), len(bandwidth))
-        return float((crossed * chunk_bytes / bandwidth).max() + paths.latency.max())
+        return float(self._busy(share, chunk_bytes).max() + paths.latency.max())
+
+    def _busy(self, chunks: NDArray[np.float64], chunk_bytes: float) -> NDArray[np.float64]:
+        """Seconds for which each link is busy, (m,), where each path carries so many ``chunks``, (P,)."""
+        hops, bandwidth = np.diff(self.paths.start), self.topology.bandwidth
+        return (
+            np.bincount(self.paths.links, np.repeat(chunks, hops), len(bandwidth)) * chunk_bytes / bandwidth
+        )
 
     def trees(self, chunk_bytes: float) -> Trees:
         """The trees for chunks of so many bytes; their tails give the order in which transfers start."""
@@ -86,9 +92,7 @@ class Shape:
         else:
             tail[flow.chunk, child] = float(np.median(paths.latency + chunk_bytes / paths.rate)) * left
         used = np.bincount(path[path >= 0], minlength=paths.num_paths).astype(float)
-        bandwidth = self.topology.bandwidth
-        crossed = np.bincount(paths.links, np.repeat(used, np.diff(paths.start)), len(bandwidth))
-        return Trees(path, tail, np.ones(paths.num_paths), crossed * chunk_bytes / bandwidth)
+        return Trees(path, tail, np.ones(paths.num_paths), self._busy(used, chunk_bytes))
 
 
 def _paths(
