@@ -27,9 +27,9 @@ RULE_SAMPLES = 2
 FIRST_SAMPLES = 5
 # The ladder ends, unfinished, below this many transfers: a rung would take minutes.
 MOST_TRANSFERS = 2_000_000
-# The ladder ends after so many rungs in a row without gain, sooner where the message is so small that more chunks
-# only add latency; then the best rungs get more samples, until so many rounds of them end without gain.
-IDLE_RUNGS, LATE_IDLE_RUNGS, BEST_RUNGS, IDLE_ROUNDS = 4, 2, 3, 4
+# The ladder ends after so many rungs in a row without gain; then the best rungs get more samples, until so many rounds
+# of them end without gain.
+IDLE_RUNGS, BEST_RUNGS, IDLE_ROUNDS = 4, 3, 4
 GAIN = 0.9995
 # A rule that is so far behind the best plan sits the next rungs out.
 BEHIND = 1.03
@@ -197,7 +197,7 @@ class Search:
                 break
             assert self.winner is not None
             idle = 0 if self.winner.makespan_s < GAIN * before else idle + 1
-            if idle == (LATE_IDLE_RUNGS if latency_counts else IDLE_RUNGS):
+            if idle == IDLE_RUNGS:
                 break
         self._refine()
 

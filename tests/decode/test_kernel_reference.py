@@ -16,6 +16,7 @@ from gnnsched.collective.decode.presets import (
     tree_scores,
 )
 from gnnsched.collective.decode.relays import worth_keeping
+from gnnsched.collective.decode.shapes import DIRECT, Shape
 from gnnsched.collective.decode.state import CHOICE, COMMITTED, FREE, NEEDED, NOW, PICK
 from gnnsched.collective.mirror import allreduce_from_broadcast
 from gnnsched.collective.schedule import Transfers
@@ -253,16 +254,23 @@ def test_recording_changes_nothing_and_seeds_decide() -> None:
         assert not np.array_equal(plain.state.arrival, other.state.arrival)
 
 
-def test_augmentation_is_left_out_where_latency_outweighs_transfers() -> None:
-    """The same plans as without it for small chunks, others for large ones."""
-    for message, alike in ((2.0**12, True), (2.0**30, False)):
-        instance = Instance(dgx(2, 3), message, 2)
+@pytest.mark.parametrize(
+    ("message", "chunks", "alike"), [(2.0**12, 2, True), (2.0**30, 2, False), (2.0**12, 16, False)]
+)
+def test_augmentation_is_left_out_where_latency_leaves_ports_idle(
+    message: float, chunks: int, alike: bool
+) -> None:
+    """The same plans as without it for few small chunks, others for large ones and for many."""
+    network = dgx(2, 3)
+    for seed in range(3):
+        instance = Instance(network, message, chunks, seed)
         scores = random_scores(instance, np.random.default_rng(1))
         with_it, without = (Decoding(augment=augment) for augment in (True, False))
         assert instance.augments(with_it) != alike
         assert not instance.augments(without)
         found = [instance.decode(scores, d, np.random.default_rng(2)) for d in (with_it, without)]
         assert np.array_equal(found[0].state.arrival, found[1].state.arrival) == alike
+    assert Instance(network, message, chunks, shape=Shape(DIRECT, network, chunks)).augments(Decoding())
 
 
 def test_a_declining_policy_outgrows_its_first_tape_and_is_recorded_whole() -> None:

@@ -24,9 +24,10 @@ LEFTOVER_FLOOR = 0.05
 # The decision window is at most this part of a chunk's usual transfer: a longer one, where latency is most of a
 # plan, gives paths away before the chunks that should take them are there.
 WINDOW_SHARE = 0.02
-# No augmentation where the longest path's latency is more than so many usual transfers of a chunk: ports are then
-# idle because nothing useful has arrived yet, and rearranging costs 4 % of plans and most of the time.
-MOST_LATENCY = 4.0
+# No augmentation of few chunks where the longest path's latency is more than so many usual transfers of one: ports are
+# then idle because nothing useful has arrived yet, and rearranging takes longer than all else, for worse plans. Many
+# chunks keep ports busy whatever the latency, and so does a shape whose roots send to everybody.
+MOST_LATENCY, FEW_CHUNKS = 4.0, 8
 
 # A usual guide: chunks keep to paths priced within 30 % of their packed tree's (log ratio).
 GUIDE = float(np.log(1.3))
@@ -36,7 +37,7 @@ GUIDE = float(np.log(1.3))
 class Decoding:
     """How an episode is decoded.
 
-    ``augment``: augmentation after the pass at each event, unless latency outweighs transfers (``MOST_LATENCY``);
+    ``augment``: augmentation after the pass at each event, unless latency leaves ports idle (``MOST_LATENCY``);
     ``floor``: least share of its ordinary rate at which a transfer may start (above 1: no leftover rates); ``guide``:
     log price ratio up to which a chunk may leave its packed tree (0 strict, inf free choice); ``allow_none``: paths may
     be left idle by choice; ``sample``: draw instead of taking the best; ``window``: decision window in longest path
@@ -98,6 +99,7 @@ class Instance:
         self.roots = np.repeat(members, chunks_per_server).astype(np.int32)
         self.chunk_bytes = message_bytes / len(self.roots)
         self.chunks_per_server = chunks_per_server
+        self._shaped = shape is not None
         trees = self._pack(flows, seed) if shape is None else shape.trees(self.chunk_bytes)
         self.packed_load = trees.load
         self.problem: Problem = make_problem(topology, self.paths, self.chunk_bytes, self.roots, trees, flows)
@@ -141,8 +143,9 @@ class Instance:
         return min(latencies * self.longest_latency, WINDOW_SHARE * self.usual_transfer)
 
     def augments(self, decoding: Decoding) -> bool:
-        """Whether episodes are augmented: if asked for, and latency does not outweigh transfers."""
-        return decoding.augment and self.longest_latency <= MOST_LATENCY * self.usual_transfer
+        """Whether episodes are augmented: if asked for, and ports are not idle for latency alone."""
+        busy = self._shaped or self.chunks_per_server > FEW_CHUNKS
+        return decoding.augment and (busy or self.longest_latency <= MOST_LATENCY * self.usual_transfer)
 
     def uniform_attention(self) -> NDArray[np.float64]:
         """Nearness weights (H, S, S) without a network: the nearer by transfer time the more, near and nearest."""
