@@ -144,7 +144,9 @@ def _number(text: str, key: str, where: str) -> float:
         except ValueError:
             raise InputError(f"{where}: {shown(part.strip())} is no number; give one of at least 0") from None
         if not (math.isfinite(value) and value >= 0.0):
-            raise InputError(f"{where}: {part.strip()} is negative or not finite; give a number of at least 0")
+            raise InputError(
+                f"{where}: {part.strip()} is negative or not finite; give a number of at least 0"
+            )
         total += value
     return total
 

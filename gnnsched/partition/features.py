@@ -1,0 +1,203 @@
+"""What the policy sees of a decision: for each degree, and for a refusal, the cluster as it would be afterwards.
+
+After-state features: how many workers and aligned blocks of 2, 4, 8 and 16 would be free, now and some arrivals
+later, were the job placed like this. All numbers are relative: to the cluster, to the job's limit, or to the time
+between two arrivals; nothing is an id or a size.
+"""
+
+import numpy as np
+from numba import njit
+from numpy.typing import NDArray
+
+from gnnsched.partition.kernel import try_place, within
+from gnnsched.partition.world import Bools, Floats, Longs, Tables
+
+# Of which blocks the free share is shown, and how many arrivals ahead.
+SHOWN_DEGREES = (1, 2, 4, 8, 16)
+SHOWN_ARRIVALS = (0.0, 1.0, 2.0, 4.0, 8.0, 16.0)
+_DEGREES = np.array(SHOWN_DEGREES)
+_AHEAD = np.array(SHOWN_ARRIVALS)
+
+AFTER_FEATURES = tuple(f"free_blocks_of_{d}_after_{t:g}" for t in SHOWN_ARRIVALS for d in SHOWN_DEGREES)
+CHOICE_FEATURES = (
+    "refuse",
+    "log_degree",
+    "time_over_limit",
+    "log_time_in_arrivals",
+    "workers_held",
+    "work_in_arrivals",
+)
+JOB_FEATURES = (
+    "beta",
+    "log_sequential_in_arrivals",
+    "sequential_over_mean",
+    "mean_beta",
+    "spread_of_beta",
+    "log_arrivals_seen",
+    "horizon_left",
+)
+FEATURES = AFTER_FEATURES + CHOICE_FEATURES + JOB_FEATURES
+
+Singles = NDArray[np.float32]
+# Fewest arrivals that the running mean of beta is trusted after; before, it is drawn towards the middle.
+_PRIOR_ARRIVALS, _PRIOR_MEAN, _PRIOR_SPREAD = 4.0, 0.5, 0.2
+
+
+@njit(cache=True)
+def observe(
+    tables: Tables,
+    release: Floats,
+    now: float,
+    model: int,
+    beta: float,
+    seen: Floats,
+    interarrival: float,
+    horizon: float,
+    held: Bools,
+    rows: Singles,
+    mask: Bools,
+    lasting: Floats,
+) -> None:
+    """Fill ``rows`` (D + 1, features) and ``mask`` (D + 1,): row 0 the refusal, then the degrees.
+
+    A degree is legal that can be placed now and meets the limit. ``lasting`` (D + 1,): its completion time, s.
+    ``seen``: number of arrivals so far, this one included, sum of their betas, of the squares, and of their
+    sequential times. ``held`` (N,) is scratch.
+    """
+    aligned = len(tables.aligned)
+    until = np.empty(aligned)
+    total = np.zeros(len(_DEGREES))
+    slot = np.full(aligned, -1, np.int64)
+    for a in range(aligned):
+        degree = tables.degree[tables.aligned_degree[a]]
+        for s in range(len(_DEGREES)):
+            if _DEGREES[s] == degree:
+                slot[a] = s
+                total[s] += 1.0
+        latest = 0.0
+        for k in range(degree):
+            latest = max(latest, release[tables.block_workers[tables.aligned[a], k]])
+        until[a] = latest - now
+    sequential = tables.sequential[model]
+    limit = beta * sequential
+    count = seen[0] + _PRIOR_ARRIVALS
+    mean = (seen[1] + _PRIOR_ARRIVALS * _PRIOR_MEAN) / count
+    square = (seen[2] + _PRIOR_ARRIVALS * (_PRIOR_MEAN**2 + _PRIOR_SPREAD**2)) / count
+    rows[:] = 0.0
+    for row in range(len(tables.degree) + 1):
+        time = 0.0
+        if row > 0:
+            time = try_place(tables, release, now, model, row - 1, held)
+            mask[row] = within(time, limit)
+            lasting[row] = time
+            if not mask[row]:
+                continue
+        else:
+            held[:] = False
+            mask[0] = True
+            lasting[0] = 0.0
+        for a in range(aligned):
+            if slot[a] < 0:
+                continue
+            free_in = until[a]
+            if row > 0 and free_in < time:
+                for k in range(tables.degree[tables.aligned_degree[a]]):
+                    if held[tables.block_workers[tables.aligned[a], k]]:
+                        free_in = time
+                        break
+            for t in range(len(_AHEAD)):
+                if free_in <= _AHEAD[t] * interarrival:
+                    rows[row, t * len(_DEGREES) + slot[a]] += 1.0 / total[slot[a]]
+        f = len(_AHEAD) * len(_DEGREES)
+        workers = 0
+        for worker in range(tables.workers):
+            if held[worker]:
+                workers += 1
+        if row == 0:
+            rows[row, f] = 1.0
+        else:
+            rows[row, f + 1] = np.log2(tables.degree[row - 1]) / 4.0
+            rows[row, f + 2] = time / limit
+            rows[row, f + 3] = np.log2(1.0 + time / interarrival) / 4.0
+            rows[row, f + 4] = workers / tables.workers
+            rows[row, f + 5] = workers * time / (tables.workers * interarrival)
+        f += 6
+        rows[row, f] = beta
+        rows[row, f + 1] = np.log2(1.0 + sequential / interarrival) / 5.0
+        rows[row, f + 2] = sequential * seen[0] / max(seen[3], 1e-300)
+        rows[row, f + 3] = mean
+        rows[row, f + 4] = np.sqrt(max(square - mean * mean, 0.0))
+        rows[row, f + 5] = np.log1p(seen[0]) / 7.0
+        rows[row, f + 6] = min(1.0, (horizon - now) / (16.0 * interarrival))
+
+
+@njit(cache=True)
+def see(seen: Floats, beta: float, sequential: float) -> None:
+    """Count an arrival in ``seen``."""
+    seen[0] += 1.0
+    seen[1] += beta
+    seen[2] += beta * beta
+    seen[3] += sequential
+
+
+@njit(cache=True)
+def observe_many(
+    tables: Tables,
+    release: Floats,
+    at: Longs,
+    model: Longs,
+    beta: Floats,
+    seen: Floats,
+    interarrival: float,
+    horizon: float,
+    rows: Singles,
+    mask: Bools,
+    lasting: Floats,
+) -> None:
+    """``observe`` for many episodes at once: all arrays have one more axis in front; ``at``: arrivals before."""
+    held = np.zeros(tables.workers, np.bool_)
+    for e in range(len(at)):
+        observe(
+            tables,
+            release[e],
+            at[e] * interarrival,
+            model[e],
+            beta[e],
+            seen[e],
+            interarrival,
+            horizon,
+            held,
+            rows[e],
+            mask[e],
+            lasting[e],
+        )
+
+
+@njit(cache=True)
+def act_many(
+    tables: Tables,
+    release: Floats,
+    at: Longs,
+    model: Longs,
+    row: Longs,
+    interarrival: float,
+    horizon: float,
+    accepted: Bools,
+) -> None:
+    """Carry out a decision per episode, ``row`` 0 for a refusal; ``accepted``: whether the job will be done in time.
+
+    A job that is still running at the horizon is a blocked one.
+    """
+    held = np.zeros(tables.workers, np.bool_)
+    for e in range(len(at)):
+        accepted[e] = False
+        if row[e] == 0:
+            continue
+        now = at[e] * interarrival
+        time = try_place(tables, release[e], now, model[e], row[e] - 1, held)
+        if time < 0.0:
+            continue
+        for worker in range(tables.workers):
+            if held[worker]:
+                release[e, worker] = now + time
+        accepted[e] = now + time <= horizon * (1.0 + 1e-12)

@@ -1,0 +1,196 @@
+"""Everything that the compiled simulator looks up: blocks of the cluster, and per model and degree what a job takes."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gnnsched.partition.cluster import Blocks, Cluster, degrees
+from gnnsched.partition.job_graph import JobGraph
+from gnnsched.partition.placement import QUANTUM, degrees_of_ops, place, place_exactly
+from gnnsched.partition.step_simulation import simulate_job
+from gnnsched.topology.errors import InputError
+
+Holding = Literal["faithful", "exact"]
+
+Floats = NDArray[np.float64]
+Longs = NDArray[np.int64]
+Bools = NDArray[np.bool_]
+
+
+class Tables(NamedTuple):
+    """Arrays of a cluster with N workers and D degrees, and of M models; degrees are numbered 0..D-1, ascending.
+
+    ``degree`` (D,); blocks of degree j are rows ``block_start[j]`` to ``block_start[j + 1]`` of ``block_workers``
+    (b, 16), padded with -1, with ``block_kind`` (b,). ``aligned`` (a,): blocks that fill an empty cluster, by
+    first fit, one degree after the other; ``aligned_degree`` (a,).
+
+    ``largest`` (M, D): the largest degree of any op when the job is partitioned up to degree j; ``uses`` (M, D, D):
+    the degrees of all its ops. ``jct`` (M, D, kinds): seconds with the largest degree's block of that kind, inf
+    where there is none. ``sequential`` (M,): seconds on one worker; ``bytes`` (M,): memory of all ops and bytes of all
+    edges of the whole graph. Where memory may bind (``binds`` (M, D)), ops are placed one by one: ``op_start`` (M +
+    1,), ops in the order in which they are placed, with the place of each one's parents in that order,
+    ``op_parents[parent_start[o]:parent_start[o + 1]]``, ``op_bytes`` and, per degree, ``op_degree`` (ops, D).
+    """
+
+    workers: int
+    worker_memory: float
+    exact: bool
+    degree: Longs
+    block_start: Longs
+    block_workers: Longs
+    block_kind: Longs
+    aligned: Longs
+    aligned_degree: Longs
+    largest: Longs
+    uses: Bools
+    jct: Floats
+    sequential: Floats
+    bytes: Floats
+    binds: Bools
+    op_start: Longs
+    parent_start: Longs
+    op_parents: Longs
+    op_bytes: Floats
+    op_degree: Longs
+
+
+@dataclass(frozen=True, eq=False)
+class World:
+    """A cluster, the models that arrive on it, and the tables made of both.
+
+    ``time_unit``: seconds of a unit of the profiles' time. ``holding``: a job holds the workers of all its ops'
+    blocks (faithful, as published), or just as many as its degree (exact).
+    """
+
+    cluster: Cluster
+    models: tuple[JobGraph, ...]
+    time_unit: float
+    holding: Holding
+    tables: Tables
+
+    @property
+    def model_names(self) -> tuple[str, ...]:
+        return tuple(model.name for model in self.models)
+
+
+def make_world(
+    cluster: Cluster, models: Sequence[JobGraph], time_unit: float, holding: Holding = "faithful"
+) -> World:
+    """Simulate every model at every degree on every kind of block.
+
+    A job's largest blocks are of the kind in question, its other ops where they come on an otherwise empty cluster.
+    Raises InputError, naming line and field, for a model with an op that is too large for the cluster's workers.
+    """
+    known = degrees(cluster)
+    blocks = [cluster.blocks(d) for d in known]
+    for model in models:
+        _check_memory(model, cluster, known[-1])
+    kinds = max(block.num_kinds for block in blocks)
+    shape = (len(models), len(known))
+    largest = np.zeros(shape, np.int64)
+    uses = np.zeros((*shape, len(known)), bool)
+    binds = np.zeros(shape, bool)
+    jct = np.full((*shape, kinds), np.inf)
+    op_degree: list[Longs] = []
+    for m, model in enumerate(models):
+        columns = []
+        for j, degree in enumerate(known):
+            split = degrees_of_ops(model, degree, QUANTUM * time_unit, known)
+            columns.append(np.searchsorted(known, split[model.forward_order]))
+            uses[m, j, columns[-1]] = True
+            largest[m, j] = columns[-1].max()
+            binds[m, j] = float((model.memory / split).sum()) > cluster.worker_memory
+            for kind in range(blocks[largest[m, j]].num_kinds):
+                jct[m, j, kind] = _completion(model, split, cluster, blocks[largest[m, j]], kind, holding)
+        op_degree.append(np.stack(columns, 1))
+    start, workers, kind_of = _stacked(blocks)
+    aligned, aligned_degree = _aligned(blocks, cluster.num_workers, start)
+    parent_start, op_parents = _parents(models)
+    tables = Tables(
+        workers=cluster.num_workers,
+        worker_memory=cluster.worker_memory,
+        exact=holding == "exact",
+        degree=np.array(known, np.int64),
+        block_start=start,
+        block_workers=workers,
+        block_kind=kind_of,
+        aligned=aligned,
+        aligned_degree=aligned_degree,
+        largest=largest,
+        uses=uses,
+        jct=jct,
+        sequential=np.array([model.sequential_time for model in models]),
+        bytes=np.array([model.total_memory + model.total_edge_bytes for model in models]),
+        binds=binds,
+        op_start=np.cumsum([0] + [model.num_forward for model in models]).astype(np.int64),
+        parent_start=parent_start,
+        op_parents=op_parents,
+        op_bytes=np.concatenate([2.0 * model.memory[model.forward_order] for model in models]),
+        op_degree=np.concatenate(op_degree).astype(np.int64),
+    )
+    return World(cluster, tuple(models), time_unit, holding, tables)
+
+
+def _check_memory(model: JobGraph, cluster: Cluster, most: int) -> None:
+    for i in range(model.num_forward):
+        part = 2.0 * float(model.memory[i]) / most
+        if part > cluster.worker_memory:
+            profile = model.profile
+            activation = profile.activation_bytes[i] >= profile.parameter_bytes[i]
+            where = f"{profile.file}: line {profile.lines[i]}" if profile.lines else profile.name
+            raise InputError(
+                f"{where}: node{i + 1}: {'activation_size' if activation else 'parameter_size'}: a part of {part:.3g} "
+                f"bytes at degree {most} is more than the {cluster.worker_memory:.3g} of a worker of {cluster.name}; "
+                "use a smaller batch or larger workers"
+            )
+
+
+def _completion(
+    model: JobGraph, split: Longs, cluster: Cluster, blocks: Blocks, kind: int, holding: Holding
+) -> float:
+    block = blocks.of_kind(kind)
+    if holding == "exact":
+        return simulate_job(model, place_exactly(model, split, block), cluster).jct
+    everything = np.ones(cluster.num_workers, bool)
+    placement = place(model, split, cluster, everything, {len(block): block})
+    return np.inf if placement is None else simulate_job(model, placement, cluster).jct
+
+
+def _stacked(blocks: Sequence[Blocks]) -> tuple[Longs, Longs, Longs]:
+    start = np.cumsum([0] + [len(block) for block in blocks]).astype(np.int64)
+    widest = max(block.workers.shape[1] for block in blocks)
+    workers = np.full((start[-1], widest), -1, np.int64)
+    for begin, block in zip(start, blocks):
+        workers[begin : begin + len(block), : block.workers.shape[1]] = block.workers
+    return start, workers, np.concatenate([block.kind for block in blocks]).astype(np.int64)
+
+
+def _aligned(blocks: Sequence[Blocks], workers: int, start: Longs) -> tuple[Longs, Longs]:
+    """Per degree, blocks that first fit takes one after the other from an empty cluster."""
+    chosen, degree = [], []
+    for j, block in enumerate(blocks):
+        free = np.ones(workers, bool)
+        for row, members in enumerate(block.workers):
+            if free[members].all():
+                free[members] = False
+                chosen.append(int(start[j]) + row)
+                degree.append(j)
+    return np.array(chosen, np.int64), np.array(degree, np.int64)
+
+
+def _parents(models: Sequence[JobGraph]) -> tuple[Longs, Longs]:
+    start, parents, shift = [0], [], 0
+    for model in models:
+        place_of = np.empty(model.num_forward, np.int64)
+        place_of[model.forward_order] = np.arange(model.num_forward)
+        own: list[list[int]] = [[] for _ in range(model.num_forward)]
+        for tail, head in model.profile.edges.tolist():
+            own[place_of[head]].append(shift + int(place_of[tail]))
+        for one in own:
+            parents += one
+            start.append(len(parents))
+        shift += model.num_forward
+    return np.array(start, np.int64), np.array(parents, np.int64)
