@@ -5,6 +5,8 @@ later, were the job placed like this. All numbers are relative: to the cluster, 
 between two arrivals; nothing is an id or a size.
 """
 
+from typing import NamedTuple
+
 import numpy as np
 from numba import njit
 from numpy.typing import NDArray
@@ -38,9 +40,36 @@ JOB_FEATURES = (
 )
 FEATURES = AFTER_FEATURES + CHOICE_FEATURES + JOB_FEATURES
 
+_COUNT = len(FEATURES)
+
 Singles = NDArray[np.float32]
 # Fewest arrivals that the running mean of beta is trusted after; before, it is drawn towards the middle.
 _PRIOR_ARRIVALS, _PRIOR_MEAN, _PRIOR_SPREAD = 4.0, 0.5, 0.2
+
+
+class Choices(NamedTuple):
+    """What can be done about a job: row 0 is the refusal, row j + 1 degree number j of the cluster's D.
+
+    ``rows`` (D + 1, features); ``mask`` (D + 1,): degrees that can be placed now and meet the limit, and the refusal;
+    ``lasting`` (D + 1,): completion time, s. ``held`` (N,) is scratch.
+    """
+
+    held: Bools
+    rows: Singles
+    mask: Bools
+    lasting: Floats
+
+
+@njit(cache=True)
+def no_choices(tables: Tables) -> Choices:
+    """Room for the choices on the cluster of ``tables``."""
+    count = len(tables.degree) + 1
+    return Choices(
+        np.zeros(tables.workers, np.bool_),
+        np.zeros((count, _COUNT), np.float32),
+        np.zeros(count, np.bool_),
+        np.zeros(count),
+    )
 
 
 @njit(cache=True)
@@ -53,17 +82,14 @@ def observe(
     seen: Floats,
     interarrival: float,
     horizon: float,
-    held: Bools,
-    rows: Singles,
-    mask: Bools,
-    lasting: Floats,
+    choices: Choices,
 ) -> None:
-    """Fill ``rows`` (D + 1, features) and ``mask`` (D + 1,): row 0 the refusal, then the degrees.
+    """Fill in the ``choices`` of the job that arrives ``now``.
 
-    A degree is legal that can be placed now and meets the limit. ``lasting`` (D + 1,): its completion time, s.
     ``seen``: number of arrivals so far, this one included, sum of their betas, of the squares, and of their
-    sequential times. ``held`` (N,) is scratch.
+    sequential times.
     """
+    held, rows, mask, lasting = choices.held, choices.rows, choices.mask, choices.lasting
     aligned = len(tables.aligned)
     until = np.empty(aligned)
     total = np.zeros(len(_DEGREES))
@@ -166,10 +192,7 @@ def observe_many(
             seen[e],
             interarrival,
             horizon,
-            held,
-            rows[e],
-            mask[e],
-            lasting[e],
+            Choices(held, rows[e], mask[e], lasting[e]),
         )
 
 

@@ -1,0 +1,123 @@
+"""The partitioning policy: message passing over the job's graph, and a score for each degree's after-state."""
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from gnnsched.models.encoder import LinkRound, perceptron
+from gnnsched.models.segments import segment_max, segment_mean
+from gnnsched.partition.features import FEATURES
+from gnnsched.partition.job_graph import JobGraph
+
+NODE_FEATURES = ("compute", "is_max_compute", "memory", "is_max_memory", "depth")
+EDGE_FEATURES = ("size", "is_max_size")
+# What an arrival that is done in time, or blocked, counts in training and in the value, and the discount per arrival.
+ACCEPTED, BLOCKED, DISCOUNT = 0.2, -0.8, 0.99
+
+
+@dataclass(frozen=True)
+class JobBatch:
+    """Graphs of several models, joined: ``nodes`` (n, 5), ``edges`` (m, 2), ``edge_index`` (2, m), ``graph`` (n,)."""
+
+    nodes: Tensor
+    edges: Tensor
+    edge_index: Tensor
+    graph: Tensor
+    count: int
+
+
+def node_features(graph: JobGraph) -> NDArray[np.float32]:
+    """(2n, 5), all 0 to 1: compute, memory and depth over their largest, and where the largest are."""
+
+    def share(values: NDArray[np.float64]) -> NDArray[np.float64]:
+        return values / max(float(values.max()), 1e-300)
+
+    compute, memory = share(graph.compute), share(graph.memory)
+    columns = (compute, compute == 1.0, memory, memory == 1.0, share(graph.depth.astype(float)))
+    return np.stack(columns, 1).astype(np.float32)
+
+
+def edge_features(graph: JobGraph) -> NDArray[np.float32]:
+    """(2m + 1, 2), 0 to 1: bytes over the largest edge's, and where the largest are."""
+    size = graph.edge_bytes / max(float(graph.edge_bytes.max()), 1e-300)
+    return np.stack((size, size == 1.0), 1).astype(np.float32)
+
+
+def join_jobs(graphs: Sequence[JobGraph]) -> JobBatch:
+    """Several models' graphs as one batch."""
+    shift = np.cumsum([0] + [graph.num_ops for graph in graphs])
+    return JobBatch(
+        torch.from_numpy(np.concatenate([node_features(graph) for graph in graphs])),
+        torch.from_numpy(np.concatenate([edge_features(graph) for graph in graphs])),
+        torch.from_numpy(np.concatenate([graph.edges + s for graph, s in zip(graphs, shift)]).T.copy()),
+        torch.from_numpy(np.repeat(np.arange(len(graphs)), np.diff(shift))),
+        len(graphs),
+    )
+
+
+@dataclass(frozen=True)
+class PartitionConfig:
+    """Sizes of the policy; ``rounds`` 0 leaves the job's graph out."""
+
+    width: int = 64
+    graph_width: int = 16
+    rounds: int = 2
+
+    def as_dict(self) -> dict[str, int]:
+        return asdict(self)
+
+
+class PartitionPolicy(nn.Module):
+    """Scores each legal degree, and the refusal, by what the cluster would be afterwards."""
+
+    def __init__(self, config: PartitionConfig | None = None) -> None:
+        super().__init__()
+        self.config = config or PartitionConfig()
+        inner, width = self.config.graph_width, self.config.width
+        self.node_input = perceptron(len(NODE_FEATURES), inner, inner)
+        self.edge_input = perceptron(len(EDGE_FEATURES), inner, inner)
+        self.rounds = nn.ModuleList(LinkRound(inner) for _ in range(self.config.rounds))
+        self.readout = nn.Linear(2 * inner, inner)
+        self.first = nn.Linear(len(FEATURES) + inner, width)
+        self.second = nn.Linear(width, width)
+        self.score = nn.Linear(width, 1)
+        self.value_first = nn.Linear(2 * len(FEATURES) + inner, width)
+        self.value_second = nn.Linear(width, width)
+        self.value = nn.Linear(width, 1)
+        with torch.no_grad():
+            self.score.weight.mul_(0.1)
+
+    def embed(self, jobs: JobBatch) -> Tensor:
+        """Embeddings (models, graph_width) of the jobs' graphs; zeros without message passing."""
+        if not self.config.rounds:
+            return jobs.nodes.new_zeros((jobs.count, self.config.graph_width))
+        nodes, edges = self.node_input(jobs.nodes), self.edge_input(jobs.edges)
+        for layer in self.rounds:
+            nodes, edges = layer(nodes, edges, jobs.edge_index)
+        pooled = (segment_mean(nodes, jobs.graph, jobs.count), segment_max(nodes, jobs.graph, jobs.count))
+        return torch.tanh(self.readout(torch.cat(pooled, 1)))
+
+    def forward(self, rows: Tensor, mask: Tensor, embedding: Tensor) -> tuple[Tensor, Tensor]:
+        """Log-probabilities (b, D + 1) and value (b,) of decisions.
+
+        ``rows`` (b, D + 1, features) and ``mask`` (b, D + 1) as ``features.observe`` fills them; ``embedding`` (b,
+        graph_width) of each decision's job.
+        """
+        # What depends on the job alone is computed once per decision, not per degree.
+        inputs = len(FEATURES)
+        job = nn.functional.linear(embedding, self.first.weight[:, inputs:], self.first.bias)
+        hidden = nn.functional.silu(
+            nn.functional.linear(rows, self.first.weight[:, :inputs]) + job.unsqueeze(1)
+        )
+        logits = self.score(nn.functional.silu(self.second(hidden))).squeeze(-1)
+        log_probability = logits.masked_fill(~mask, -torch.inf).log_softmax(-1)
+        share = mask.to(rows.dtype).unsqueeze(-1)
+        mean = (rows * share).sum(1) / share.sum(1)
+        seen = torch.cat((rows[:, 0], mean, embedding), 1)
+        hidden = nn.functional.silu(self.value_first(seen))
+        value = self.value(nn.functional.silu(self.value_second(hidden))).squeeze(-1)
+        return log_probability, value
