@@ -2,6 +2,7 @@
 
 from collections.abc import Collection, Sequence
 from dataclasses import asdict, dataclass
+from typing import TypeVar
 
 import numpy as np
 import torch
@@ -23,6 +24,8 @@ from gnnsched.models.features import (
 )
 from gnnsched.models.segments import segment_log_softmax, segment_max, segment_mean
 from gnnsched.topology import InputError
+
+Module = TypeVar("Module", bound=nn.Module)
 
 # Features of paths and chunks at an event that come from the packed trees.
 PACKED = frozenset({"longest_tail", "in_packed_tree", "packed_price", "packed_tail"})
@@ -130,7 +133,7 @@ class Policy(nn.Module):
         return split_scores(self(batch), batch, [instance])[0]
 
 
-def on_device(policy: Policy, device: str) -> Policy:
+def on_device(policy: Module, device: str) -> Module:
     """The policy moved to ``device``. Raises InputError where this machine, or torch, has no such device."""
     try:
         return policy.to(device)

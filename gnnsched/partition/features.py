@@ -1,8 +1,8 @@
 """What the policy sees of a decision: for each degree, and for a refusal, the cluster as it would be afterwards.
 
-After-state features: how many workers and aligned blocks of 2, 4, 8 and 16 would be free, now and some arrivals
-later, were the job placed like this. All numbers are relative: to the cluster, to the job's limit, or to the time
-between two arrivals; nothing is an id or a size.
+After-state features: which part of the aligned blocks of each size would be free, and whether any block at all, now
+and some arrivals later, were the job placed like this. All numbers are relative: to the cluster, to the job's limit,
+or to the time between two arrivals; nothing is an id or a size.
 """
 
 from typing import NamedTuple
@@ -14,13 +14,18 @@ from numpy.typing import NDArray
 from gnnsched.partition.kernel import try_place, within
 from gnnsched.partition.world import Bools, Floats, Longs, Tables
 
-# Of which blocks the free share is shown, and how many arrivals ahead.
-SHOWN_DEGREES = (1, 2, 4, 8, 16)
+# Of which blocks this is shown, and how many arrivals ahead.
+SHOWN_DEGREES = (1, 2, 4, 6, 8, 16)
 SHOWN_ARRIVALS = (0.0, 1.0, 2.0, 4.0, 8.0, 16.0)
 _DEGREES = np.array(SHOWN_DEGREES)
 _AHEAD = np.array(SHOWN_ARRIVALS)
 
-AFTER_FEATURES = tuple(f"free_blocks_of_{d}_after_{t:g}" for t in SHOWN_ARRIVALS for d in SHOWN_DEGREES)
+AFTER_FEATURES = tuple(
+    f"{what}_of_{d}_after_{t:g}"
+    for what in ("free_aligned_blocks", "any_free_block")
+    for t in SHOWN_ARRIVALS
+    for d in SHOWN_DEGREES
+)
 CHOICE_FEATURES = (
     "refuse",
     "log_degree",
@@ -90,20 +95,28 @@ def observe(
     sequential times.
     """
     held, rows, mask, lasting = choices.held, choices.rows, choices.mask, choices.lasting
-    aligned = len(tables.aligned)
-    until = np.empty(aligned)
-    total = np.zeros(len(_DEGREES))
-    slot = np.full(aligned, -1, np.int64)
-    for a in range(aligned):
-        degree = tables.degree[tables.aligned_degree[a]]
-        for s in range(len(_DEGREES)):
-            if _DEGREES[s] == degree:
-                slot[a] = s
-                total[s] += 1.0
+    blocks = len(tables.block_degree)
+    shown = len(_DEGREES)
+    total = np.zeros(shown)
+    slot_of = np.full(len(tables.degree), -1, np.int64)
+    for j in range(len(tables.degree)):
+        for s in range(shown):
+            if _DEGREES[s] == tables.degree[j]:
+                slot_of[j] = s
+    until = np.empty(blocks)
+    for b in range(blocks):
+        j = tables.block_degree[b]
+        if slot_of[j] < 0:
+            continue
+        if tables.aligned[b]:
+            total[slot_of[j]] += 1.0
         latest = 0.0
-        for k in range(degree):
-            latest = max(latest, release[tables.block_workers[tables.aligned[a], k]])
-        until[a] = latest - now
+        for k in range(tables.degree[j]):
+            latest = max(latest, release[tables.block_workers[b, k]])
+        until[b] = latest - now
+    words = tables.block_mask.shape[1]
+    taken = np.zeros(words, np.uint64)
+    soonest = np.empty(shown)
     sequential = tables.sequential[model]
     limit = beta * sequential
     count = seen[0] + _PRIOR_ARRIVALS
@@ -122,23 +135,34 @@ def observe(
             held[:] = False
             mask[0] = True
             lasting[0] = 0.0
-        for a in range(aligned):
-            if slot[a] < 0:
-                continue
-            free_in = until[a]
-            if row > 0 and free_in < time:
-                for k in range(tables.degree[tables.aligned_degree[a]]):
-                    if held[tables.block_workers[tables.aligned[a], k]]:
-                        free_in = time
-                        break
-            for t in range(len(_AHEAD)):
-                if free_in <= _AHEAD[t] * interarrival:
-                    rows[row, t * len(_DEGREES) + slot[a]] += 1.0 / total[slot[a]]
-        f = len(_AHEAD) * len(_DEGREES)
+        taken[:] = 0
         workers = 0
         for worker in range(tables.workers):
             if held[worker]:
+                taken[worker // 64] |= np.uint64(1) << np.uint64(worker % 64)
                 workers += 1
+        soonest[:] = np.inf
+        for b in range(blocks):
+            s = slot_of[tables.block_degree[b]]
+            if s < 0:
+                continue
+            free_in = until[b]
+            if free_in < time:
+                for word in range(words):
+                    if tables.block_mask[b, word] & taken[word]:
+                        free_in = time
+                        break
+            soonest[s] = min(soonest[s], free_in)
+            if tables.aligned[b]:
+                for t in range(len(_AHEAD)):
+                    if free_in <= _AHEAD[t] * interarrival:
+                        rows[row, t * shown + s] += 1.0 / total[s]
+        f = len(_AHEAD) * shown
+        for t in range(len(_AHEAD)):
+            for s in range(shown):
+                if soonest[s] <= _AHEAD[t] * interarrival:
+                    rows[row, f + t * shown + s] = 1.0
+        f *= 2
         if row == 0:
             rows[row, f] = 1.0
         else:

@@ -29,6 +29,13 @@ class JobBatch:
     graph: Tensor
     count: int
 
+    def to(self, device: torch.device | str) -> "JobBatch":
+        """The same batch on another device."""
+        nodes, edges, edge_index, graph = (
+            tensor.to(device) for tensor in (self.nodes, self.edges, self.edge_index, self.graph)
+        )
+        return JobBatch(nodes, edges, edge_index, graph, self.count)
+
 
 def node_features(graph: JobGraph) -> NDArray[np.float32]:
     """(2n, 5), all 0 to 1: compute, memory and depth over their largest, and where the largest are."""

@@ -24,8 +24,8 @@ class Tables(NamedTuple):
     """Arrays of a cluster with N workers and D degrees, and of M models; degrees are numbered 0..D-1, ascending.
 
     ``degree`` (D,); blocks of degree j are rows ``block_start[j]`` to ``block_start[j + 1]`` of ``block_workers``
-    (b, 16), padded with -1, with ``block_kind`` (b,). ``aligned`` (a,): blocks that fill an empty cluster, by
-    first fit, one degree after the other; ``aligned_degree`` (a,).
+    (b, 16), padded with -1, with ``block_kind`` (b,), ``block_degree`` (b,) and, as bits, ``block_mask`` (b, words).
+    ``aligned`` (b,): whether the block is one of those that fill an empty cluster, by first fit, a degree at a time.
 
     ``largest`` (M, D): the largest degree of any op when the job is partitioned up to degree j; ``uses`` (M, D, D):
     the degrees of all its ops. ``jct`` (M, D, kinds): seconds with the largest degree's block of that kind, inf
@@ -42,8 +42,9 @@ class Tables(NamedTuple):
     block_start: Longs
     block_workers: Longs
     block_kind: Longs
-    aligned: Longs
-    aligned_degree: Longs
+    block_degree: Longs
+    block_mask: NDArray[np.uint64]
+    aligned: Bools
     largest: Longs
     uses: Bools
     jct: Floats
@@ -107,7 +108,6 @@ def make_world(
                 jct[m, j, kind] = _completion(model, split, cluster, blocks[largest[m, j]], kind, holding)
         op_degree.append(np.stack(columns, 1))
     start, workers, kind_of = _stacked(blocks)
-    aligned, aligned_degree = _aligned(blocks, cluster.num_workers, start)
     parent_start, op_parents = _parents(models)
     tables = Tables(
         workers=cluster.num_workers,
@@ -117,8 +117,9 @@ def make_world(
         block_start=start,
         block_workers=workers,
         block_kind=kind_of,
-        aligned=aligned,
-        aligned_degree=aligned_degree,
+        block_degree=np.repeat(np.arange(len(known)), np.diff(start)),
+        block_mask=_masks(workers, cluster.num_workers),
+        aligned=np.concatenate([_aligned(block, cluster.num_workers) for block in blocks]),
         largest=largest,
         uses=uses,
         jct=jct,
@@ -168,17 +169,24 @@ def _stacked(blocks: Sequence[Blocks]) -> tuple[Longs, Longs, Longs]:
     return start, workers, np.concatenate([block.kind for block in blocks]).astype(np.int64)
 
 
-def _aligned(blocks: Sequence[Blocks], workers: int, start: Longs) -> tuple[Longs, Longs]:
-    """Per degree, blocks that first fit takes one after the other from an empty cluster."""
-    chosen, degree = [], []
-    for j, block in enumerate(blocks):
-        free = np.ones(workers, bool)
-        for row, members in enumerate(block.workers):
-            if free[members].all():
-                free[members] = False
-                chosen.append(int(start[j]) + row)
-                degree.append(j)
-    return np.array(chosen, np.int64), np.array(degree, np.int64)
+def _aligned(blocks: Blocks, workers: int) -> Bools:
+    """(b,): the blocks that first fit takes one after the other from an empty cluster."""
+    free = np.ones(workers, bool)
+    chosen = np.zeros(len(blocks), bool)
+    for row, members in enumerate(blocks.workers):
+        if free[members].all():
+            free[members] = False
+            chosen[row] = True
+    return chosen
+
+
+def _masks(workers: Longs, count: int) -> NDArray[np.uint64]:
+    """(b, words): a bit for each of ``count`` workers."""
+    masks = np.zeros((len(workers), -(-count // 64)), np.uint64)
+    for row, members in enumerate(workers):
+        for worker in members[members >= 0].tolist():
+            masks[row, worker // 64] |= np.uint64(1 << worker % 64)
+    return masks
 
 
 def _parents(models: Sequence[JobGraph]) -> tuple[Longs, Longs]:

@@ -1,17 +1,13 @@
 """Hierarchical PPO: both levels of the policy trained together (after arXiv 2503.21013), flat and readable."""
 
 import copy
-import json
 import os
 import time
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
-from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
-from safetensors.torch import load, save
 from torch import nn
 
 from gnnsched.collective.decode.learn import (
@@ -30,14 +26,9 @@ from gnnsched.collective.decode.learn import (
 from gnnsched.models.features import join
 from gnnsched.models.policy import Policy, PolicyConfig, join_gradients, on_device, split_scores
 from gnnsched.topology.errors import InputError
-from gnnsched.topology.files import read_bytes, write_atomically
 from gnnsched.training.mixture import Lesson, Mixture
 from gnnsched.training.rollout import LevelWeights, collect, explained_variance, gradient
-
-STATE = "trainer.safetensors"
-PROGRESS = "trainer.json"
-# Settings that a resumed run may change: when it ends.
-ENDS = ("iterations", "minutes")
+from gnnsched.training.state import TrainingState, load_state, not_resumable, save_state
 
 
 @dataclass(frozen=True)
@@ -253,57 +244,26 @@ class Trainer:
 
     def save(self, folder: str | os.PathLike[str]) -> None:
         """Everything that going on needs, as tensors and JSON."""
-        target = Path(folder)
-        target.mkdir(parents=True, exist_ok=True)
-        tensors: dict[str, torch.Tensor] = {}
-        for name, states in (
-            ("policy", self.policy.state_dict()),
-            ("average", self.average.state_dict()),
-            ("best", self.best_weights),
-        ):
-            tensors |= {f"{name}/{key}": value.detach().cpu().clone() for key, value in states.items()}
-        for i, moments in self.optimizer.state_dict()["state"].items():
-            tensors |= {f"adam/{i}/{key}": torch.as_tensor(value).cpu() for key, value in moments.items()}
-        # In one file with the weights, so that a run cut off between two writes is still whole.
+        parts = {
+            "policy": self.policy.state_dict(),
+            "average": self.average.state_dict(),
+            "best": self.best_weights,
+        }
         counters = [self.iteration, self.elapsed, self.steps, self.best]
-        tensors["counters"] = torch.tensor(counters, dtype=torch.float64)
-        write_atomically(target / STATE, lambda stream: stream.write(save(tensors)))
-        text = json.dumps({"config": asdict(self.config)}, indent=2) + "\n"
-        write_atomically(target / PROGRESS, lambda stream: stream.write(text.encode()))
+        state = TrainingState(parts, self.optimizer.state_dict()["state"], counters)
+        save_state(folder, state, asdict(self.config))
 
     def load(self, folder: str | os.PathLike[str]) -> None:
         """Go on from ``save``. Raises InputError where there is nothing to go on from."""
-        source = Path(folder)
+        saved = load_state(folder, asdict(self.config))
         try:
-            config: dict[str, Any] = json.loads(read_bytes(source / PROGRESS))["config"]
-            mine = asdict(self.config)
-            changed = [key for key in mine if key not in ENDS and config.get(key) != mine[key]]
-            if changed:
-                raise InputError(
-                    f"{source}: trained with another {changed[0]} ({config.get(changed[0])!r}); give the same settings"
-                )
-            tensors = load(read_bytes(source / STATE))
-            counters = tensors.pop("counters").tolist()
-            parts: dict[str, dict[str, torch.Tensor]] = {}
-            adam: dict[int, dict[str, torch.Tensor]] = {}
-            for name, value in tensors.items():
-                kind, key = name.split("/", 1)
-                if kind == "adam":
-                    i, moment = key.split("/")
-                    adam.setdefault(int(i), {})[moment] = value
-                else:
-                    parts.setdefault(kind, {})[key] = value
-            self.policy.load_state_dict(parts["policy"])
-            self.average.load_state_dict(parts["average"])
-            self.best_weights = parts["best"]
+            self.policy.load_state_dict(dict(saved.parts["policy"]))
+            self.average.load_state_dict(dict(saved.parts["average"]))
+            self.best_weights = dict(saved.parts["best"])
             state = self.optimizer.state_dict()
-            state["state"] = adam
+            state["state"] = saved.optimizer
             self.optimizer.load_state_dict(state)
-            self.iteration, self.elapsed = int(counters[0]), counters[1]
-            self.steps, self.best = int(counters[2]), counters[3]
-        except InputError:
-            raise
+            self.iteration, self.elapsed = int(saved.counters[0]), saved.counters[1]
+            self.steps, self.best = int(saved.counters[2]), saved.counters[3]
         except Exception as error:
-            raise InputError(
-                f"{source}: cannot be resumed ({type(error).__name__}); start anew without --resume"
-            ) from None
+            raise not_resumable(folder, error) from None

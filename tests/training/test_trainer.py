@@ -21,7 +21,8 @@ from gnnsched.topology.generators import bcube, dumbbell, star
 from gnnsched.training import mixture
 from gnnsched.training.mixture import Mixture
 from gnnsched.training.rollout import LevelWeights
-from gnnsched.training.trainer import PROGRESS, STATE, TrainConfig, Trainer
+from gnnsched.training.state import PROGRESS, STATE
+from gnnsched.training.trainer import TrainConfig, Trainer
 
 SMALL = TrainConfig(
     seed=5, iterations=20, lessons=2, rollouts=3, pool=16, validation_lessons=3, validation_every=4
