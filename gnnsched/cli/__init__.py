@@ -14,6 +14,7 @@ from tyro.conf import subcommand
 
 from gnnsched.cli.embed import Embed
 from gnnsched.cli.evaluate import Evaluate
+from gnnsched.cli.partition import Partition
 from gnnsched.cli.referee import Simulate, Verify
 from gnnsched.cli.schedule import Schedule
 from gnnsched.cli.topology import Topology
@@ -27,6 +28,7 @@ Command = (
     | Annotated[Train, subcommand("train")]
     | Annotated[Evaluate, subcommand("evaluate")]
     | Annotated[Embed, subcommand("embed")]
+    | Annotated[Partition, subcommand("partition")]
 )
 
 

@@ -62,3 +62,13 @@ def check_device(name: str) -> None:
         torch.empty(1, device=name)
     except (RuntimeError, AssertionError, NotImplementedError):
         raise InputError(f"--device: {name!r} is not available here; use cpu") from None
+
+
+def make_folder(path: Path) -> None:
+    """Make an output folder; one that cannot be made is found before the work, not after it."""
+    from gnnsched.topology import InputError
+
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise InputError(f"{path}: cannot be made ({error.strerror}); choose another folder") from None

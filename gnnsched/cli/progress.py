@@ -1,8 +1,11 @@
-"""What a long command is doing, on stderr: a bar on a terminal, a line now and then elsewhere."""
+"""What a long command is doing, on stderr: a bar on a terminal, a line now and then elsewhere; and its clean end."""
 
 import shutil
+import signal
 import sys
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from types import TracebackType
 from typing import Self
 
@@ -55,3 +58,19 @@ class Progress:
         if self._bar is not None:
             self._bar.update()
         self.say(text)
+
+
+@contextmanager
+def interrupts() -> Iterator[list[int]]:
+    """A list that Ctrl-C adds to, so that an iteration ends whole; the second Ctrl-C is an ordinary one."""
+    seen: list[int] = []
+
+    def note(number: int, frame: object) -> None:
+        seen.append(number)
+        signal.signal(signal.SIGINT, before)
+
+    before = signal.signal(signal.SIGINT, note)
+    try:
+        yield seen
+    finally:
+        signal.signal(signal.SIGINT, before)

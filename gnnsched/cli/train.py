@@ -1,16 +1,13 @@
 """``gnnsched train``: hierarchical PPO on a mixture of networks, with checkpoints and a TensorBoard log."""
 
-import signal
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from tyro.conf import arg
 
-from gnnsched.cli.options import Folder, check_device, check_seed
-from gnnsched.cli.progress import Progress
+from gnnsched.cli.options import Folder, check_device, check_seed, make_folder
+from gnnsched.cli.progress import Progress, interrupts
 from gnnsched.cli.tables import counted
 
 if TYPE_CHECKING:
@@ -101,17 +98,6 @@ class Train:
         names = [{"name": network.name, "fingerprint": network.fingerprint} for network in networks]
         return {"topologies": names}, Mixture(networks, self.seed)
 
-    def _make_folder(self) -> None:
-        """A folder that cannot be made is found before the run, not after it."""
-        from gnnsched.topology import InputError
-
-        try:
-            self.output.mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            raise InputError(
-                f"{self.output}: cannot be made ({error.strerror}); choose another folder"
-            ) from None
-
     def _resumed_metrics(self, training_set: dict[str, Any]) -> dict[str, float]:
         """Metrics of the run to go on with; one on other networks or with another seed is refused."""
         from gnnsched.topology import InputError
@@ -148,7 +134,7 @@ class Train:
             save_checkpoint(trainer.best_policy(), self.output, about)
             trainer.save(self.output)
 
-        self._make_folder()
+        make_folder(self.output)
         log = TrainingLog(self.logdir or self.output / "tensorboard", trainer.iteration)
 
         def note(validated: dict[str, float]) -> None:
@@ -157,7 +143,7 @@ class Train:
             if trainer.best < best or not metrics:
                 best, metrics = trainer.best, validated
 
-        with _interrupts() as interrupts, Progress("training", None) as progress:
+        with interrupts() as seen, Progress("training", None) as progress:
             progress.say("loading kernels")
             for scalars in trainer.run():
                 log.write(scalars, trainer.iteration)
@@ -167,7 +153,7 @@ class Train:
                     keep()
                     log.picture(trainer.average, trainer.validation_lessons(), trainer.iteration)
                 progress.step(_state(trainer, scalars, metrics))
-                if interrupts:
+                if seen:
                     break
             if trainer.iteration % trainer.config.validation_every or not metrics:
                 validated = trainer.validate()
@@ -178,12 +164,12 @@ class Train:
             log.embeddings(trainer.best_policy(), trainer.validation_lessons())
         log.close()
         print(
-            f"{'interrupted: ' if interrupts else ''}trained for {trainer.elapsed / 60:.1f} minutes, "
+            f"{'interrupted: ' if seen else ''}trained for {trainer.elapsed / 60:.1f} minutes, "
             f"{counted(trainer.iteration, 'iteration')}, {counted(trainer.steps, 'decision')}; "
             f"ratio to the bound on validation networks {metrics['validation/ratio_mean']:.4f}; "
             f"checkpoint written to {self.output}"
         )
-        return 130 if interrupts else 0
+        return 130 if seen else 0
 
 
 def _state(trainer: "Trainer", scalars: dict[str, float], metrics: dict[str, float]) -> str:
@@ -191,19 +177,3 @@ def _state(trainer: "Trainer", scalars: dict[str, float], metrics: dict[str, flo
     if metrics:
         text += f", on validation networks {metrics['validation/ratio_mean']:.4f}"
     return text
-
-
-@contextmanager
-def _interrupts() -> Iterator[list[int]]:
-    """A list that Ctrl-C adds to, so that an iteration ends whole; the second Ctrl-C is an ordinary one."""
-    seen: list[int] = []
-
-    def note(number: int, frame: object) -> None:
-        seen.append(number)
-        signal.signal(signal.SIGINT, before)
-
-    before = signal.signal(signal.SIGINT, note)
-    try:
-        yield seen
-    finally:
-        signal.signal(signal.SIGINT, before)

@@ -1,7 +1,7 @@
 """The hierarchical policy: encoder, low-level path head, high-level subgroup head, nearness attention."""
 
 from collections.abc import Collection, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import TypeVar
 
 import numpy as np
@@ -47,9 +47,6 @@ class PolicyConfig:
     attention_width: int = 8
     flows: bool = True
     guidance: bool = True
-
-    def as_dict(self) -> dict[str, int]:
-        return asdict(self)
 
 
 @dataclass(frozen=True)

@@ -20,13 +20,22 @@ _NAMED = {
     "sip_ml": (kernel.CAP, SIP_ML_CAP),
     "none": (kernel.CAP, 1),
     "smallest_fit": (kernel.SMALLEST_FIT, 0),
+    "rule": (kernel.RULE, 0),
 }
 _CONSTANT = re.compile(r"constant_(\d+)")
 
 
 def baseline_names(world: World) -> list[str]:
     """All baselines that need no tuning: the named ones and a constant for each degree of the cluster."""
-    return [*_NAMED, *(f"constant_{d}" for d in world.tables.degree)]
+    return [*(name for name in _NAMED if name != "rule"), *(f"constant_{d}" for d in world.tables.degree)]
+
+
+def check_baseline(name: str) -> None:
+    """Raise InputError for what is no baseline's name."""
+    if name not in _NAMED and _CONSTANT.fullmatch(name) is None:
+        near = nearest(name, (*_NAMED, "constant_4", "learned", "learned_lookahead"))
+        cure = f"did you mean {near}?" if near else "one of learned, " + ", ".join(_NAMED) + ", constant_4"
+        raise InputError(f"policy {shown(name)}: unknown; {cure}")
 
 
 def run_baseline(
@@ -42,23 +51,21 @@ def run_baseline(
     * ``acceptable``: the smallest legal degree of at least 1 / beta, else the largest legal one.
     * ``random``: any legal degree. ``sip_ml``, ``constant_N``: the largest legal degree of at most 8, N.
     * ``smallest_fit``: the smallest degree that can be placed and meets the limit; refuses where there is none.
-    * ``rule``: see ``tuning.Rule``; needs its parameters ``rule``.
+    * ``rule``: see ``tuning.tune_rule``, which finds its parameters ``rule``.
 
     Raises InputError for another name.
     """
+    check_baseline(name)
     constant = _CONSTANT.fullmatch(name)
-    if name in _NAMED:
-        kind, number = _NAMED[name]
-        parameter = np.array([number], np.int64)
-    elif constant is not None:
-        kind, parameter = kernel.CAP, np.array([int(constant[1])], np.int64)
-    elif name == "rule" and rule is not None:
-        kind, parameter = kernel.RULE, rule
+    if constant is not None:
+        kind, number = kernel.CAP, int(constant[1])
     else:
-        near = nearest(name, (*_NAMED, "rule", "constant_4"))
-        raise InputError(
-            f"policy {shown(name)}: unknown; " + (f"did you mean {near}?" if near else "see --help")
-        )
+        kind, number = _NAMED[name]
+    parameter = np.array([number], np.int64)
+    if kind == kernel.RULE:
+        if rule is None:
+            raise ValueError("rule: needs its tuned parameters")
+        parameter = rule
     outcome = Outcome.empty(len(arrivals))
     chance = rng.random(len(arrivals)) if kind == kernel.RANDOM else np.zeros(len(arrivals))
     kernel.run_baseline(

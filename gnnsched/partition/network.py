@@ -1,7 +1,7 @@
 """The partitioning policy: message passing over the job's graph, and a score for each degree's after-state."""
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 
 import numpy as np
 import torch
@@ -73,9 +73,6 @@ class PartitionConfig:
     width: int = 64
     graph_width: int = 16
     rounds: int = 2
-
-    def as_dict(self) -> dict[str, int]:
-        return asdict(self)
 
 
 class PartitionPolicy(nn.Module):

@@ -36,13 +36,15 @@ class PartitionTraining:
     """Settings of a training run; the defaults made the shipped checkpoints.
 
     ``iterations`` or ``minutes`` end it, whichever comes first; learning rate and entropy bonus fall linearly until
-    then. The first ``imitation`` iterations imitate the tuned rules. ``episodes``: side by side, over all worlds.
+    then. The first ``imitation`` iterations imitate the tuned rules, with the entropy bonus ``imitation_entropy``: a
+    policy that is sure of itself explores nothing afterwards. ``episodes``: side by side, over all worlds.
     """
 
     seed: int = 0
     iterations: int | None = None
     minutes: float | None = None
-    imitation: int = 40
+    imitation: int = 20
+    imitation_entropy: float = 0.15
     episodes: int = 128
     steps: int = 64
     epochs: int = 4
@@ -191,6 +193,7 @@ class PartitionTrainer:
         ratio = log_ratio.exp()
         if imitating:
             loss = -log_all.gather(1, batch.taught[part].unsqueeze(1)).mean()
+            loss = loss - config.imitation_entropy * entropy
         else:
             advantage = batch.advantage[part]
             clipped = ratio.clamp(1.0 - config.clip, 1.0 + config.clip)

@@ -12,15 +12,20 @@ if TYPE_CHECKING:
 _PACKAGE = Path(__file__).resolve().parent.parent
 
 
-def default_checkpoint() -> Path:
-    """The folder of the shipped default checkpoint: beside the package in a clone, inside it in a wheel.
+def shipped_checkpoint(name: str) -> Path:
+    """The folder of the shipped checkpoint ``name``: beside the package in a clone, inside it in a wheel.
 
     Raises InputError where it is in neither place.
     """
     for folder in (_PACKAGE / "data" / "checkpoints", _PACKAGE.parent / "checkpoints"):
-        if (folder / "default").is_dir():
-            return folder / "default"
-    raise InputError("checkpoints/default: not found beside the package; name one with --checkpoint")
+        if (folder / name).is_dir():
+            return folder / name
+    raise InputError(f"checkpoints/{name}: not found beside the package; name one with --checkpoint")
+
+
+def default_checkpoint() -> Path:
+    """The folder of the shipped default checkpoint. Raises InputError as ``shipped_checkpoint`` does."""
+    return shipped_checkpoint("default")
 
 
 def load_policy(checkpoint: str | os.PathLike[str] | None = None, device: str = "cpu") -> "Policy":

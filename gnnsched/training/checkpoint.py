@@ -2,9 +2,10 @@
 
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Generic, Protocol
 
 import torch
 from safetensors import SafetensorError
@@ -14,28 +15,60 @@ from gnnsched import __version__
 from gnnsched.collective.decode.problem import CHUNK_FEATURES, PATH_FEATURES
 from gnnsched.models.features import EDGE_FEATURES, NODE_FEATURES, PAIR_FEATURES
 from gnnsched.models.features import PATH_FEATURES as STATIC_PATH_FEATURES
-from gnnsched.models.policy import Policy, PolicyConfig, on_device
+from gnnsched.models.policy import Module, Policy, PolicyConfig, on_device
 from gnnsched.topology.errors import InputError
 from gnnsched.topology.files import read_bytes, write_atomically
 
 SCHEMA_VERSION = 1
-FORMAT = "gnnsched-checkpoint"
 WEIGHTS = "policy.safetensors"
 DESCRIPTION = "checkpoint.json"
 
 
-def _feature_names() -> dict[str, list[str]]:
-    return {
-        "node": list(NODE_FEATURES),
-        "edge": list(EDGE_FEATURES),
-        "path": list(STATIC_PATH_FEATURES),
-        "pair": list(PAIR_FEATURES),
-        "event_path": list(PATH_FEATURES),
-        "chunk": list(CHUNK_FEATURES),
-    }
+@dataclass(frozen=True)
+class Kind(Generic[Module]):
+    """A sort of checkpoint: its ``format``, the ``features`` that its network reads, by name, and how the network is
+    made from its ``architecture``; ``command``: what writes such checkpoints.
+    """
+
+    format: str
+    command: str
+    features: Mapping[str, Sequence[str]]
+    make: Callable[[dict[str, Any]], Module]
+
+    def feature_names(self) -> dict[str, list[str]]:
+        return {name: list(features) for name, features in self.features.items()}
 
 
-def save_checkpoint(policy: Policy, folder: str | os.PathLike[str], about: Mapping[str, Any]) -> None:
+class Configured(Protocol):
+    """A network with its sizes in ``config``."""
+
+    @property
+    def config(self) -> Any: ...
+
+    def state_dict(self) -> dict[str, Any]: ...
+
+
+ALL_REDUCE: Kind[Policy] = Kind(
+    "gnnsched-checkpoint",
+    "gnnsched train",
+    {
+        "node": NODE_FEATURES,
+        "edge": EDGE_FEATURES,
+        "path": STATIC_PATH_FEATURES,
+        "pair": PAIR_FEATURES,
+        "event_path": PATH_FEATURES,
+        "chunk": CHUNK_FEATURES,
+    },
+    lambda architecture: Policy(PolicyConfig(**architecture)),
+)
+
+
+def save_checkpoint(
+    policy: Configured,
+    folder: str | os.PathLike[str],
+    about: Mapping[str, Any],
+    kind: Kind[Any] = ALL_REDUCE,
+) -> None:
     """Write the policy to ``folder`` (made if missing). ``about``: training set, seed, metrics and the like."""
     target = Path(folder)
     try:
@@ -44,10 +77,10 @@ def save_checkpoint(policy: Policy, folder: str | os.PathLike[str], about: Mappi
         raise InputError(f"{target}: cannot be made ({error.strerror}); choose another folder") from None
     weights = {name: value.detach().cpu().contiguous() for name, value in policy.state_dict().items()}
     description = {
-        "format": FORMAT,
+        "format": kind.format,
         "schema_version": SCHEMA_VERSION,
-        "architecture": policy.config.as_dict(),
-        "features": _feature_names(),
+        "architecture": asdict(policy.config),
+        "features": kind.feature_names(),
         "versions": {"gnnsched": __version__, "torch": torch.__version__},
         **about,
     }
@@ -56,7 +89,7 @@ def save_checkpoint(policy: Policy, folder: str | os.PathLike[str], about: Mappi
     write_atomically(target / DESCRIPTION, lambda stream: stream.write(text.encode()))
 
 
-def describe_checkpoint(folder: str | os.PathLike[str]) -> dict[str, Any]:
+def describe_checkpoint(folder: str | os.PathLike[str], kind: Kind[Any] = ALL_REDUCE) -> dict[str, Any]:
     """The checkpoint's JSON, checked for format and schema version.
 
     Raises InputError where the folder is none of ours, of a newer schema, or damaged.
@@ -70,8 +103,10 @@ def describe_checkpoint(folder: str | os.PathLike[str]) -> dict[str, Any]:
         description = json.loads(content)
     except (ValueError, RecursionError):
         raise InputError(f"{path}: not JSON, truncated perhaps; save the checkpoint again") from None
-    if not isinstance(description, dict) or description.get("format") != FORMAT:
-        raise InputError(f"{path}: not a gnnsched checkpoint; name a folder written by gnnsched train")
+    if not isinstance(description, dict) or description.get("format") != kind.format:
+        raise InputError(
+            f"{path}: not a gnnsched checkpoint of this kind; name a folder written by {kind.command}"
+        )
     version = description.get("schema_version")
     if not isinstance(version, int):
         raise InputError(f"{path}: schema_version is missing or no number; save the checkpoint again")
@@ -79,17 +114,22 @@ def describe_checkpoint(folder: str | os.PathLike[str]) -> dict[str, Any]:
         raise InputError(
             f"{path}: schema version {version!r} is newer than {SCHEMA_VERSION}; upgrade gnnsched to read it"
         )
-    if description.get("features") != _feature_names():
+    if description.get("features") != kind.feature_names():
         raise InputError(f"{path}: made for other features than this gnnsched computes; train it again")
     return description
 
 
 def load_checkpoint(folder: str | os.PathLike[str], device: str = "cpu") -> Policy:
-    """The policy in ``folder``, ready to act on ``device``. Raises InputError as ``describe_checkpoint`` does."""
-    description = describe_checkpoint(folder)
+    """The AllReduce policy in ``folder``, ready to act on ``device``; see ``load_network``."""
+    return load_network(folder, ALL_REDUCE, device)
+
+
+def load_network(folder: str | os.PathLike[str], kind: Kind[Module], device: str = "cpu") -> Module:
+    """The network in ``folder``, ready to act on ``device``. Raises InputError as ``describe_checkpoint`` does."""
+    description = describe_checkpoint(folder, kind)
     path = Path(folder) / WEIGHTS
     try:
-        policy = Policy(PolicyConfig(**description["architecture"]))
+        policy = kind.make(description["architecture"])
     except (KeyError, TypeError, ValueError, RuntimeError):
         raise InputError(
             f"{Path(folder) / DESCRIPTION}: architecture is missing or unknown; save the checkpoint again"

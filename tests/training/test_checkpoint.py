@@ -3,6 +3,7 @@
 import json
 import pickle
 from collections.abc import Callable
+from dataclasses import asdict
 from pathlib import Path
 
 import numpy as np
@@ -55,7 +56,7 @@ def test_round_trip_gives_equal_scores(tmp_path: Path, config: PolicyConfig | No
 def test_description_says_what_it_is(folder: Path) -> None:
     description = describe_checkpoint(folder)
     assert description["schema_version"] == SCHEMA_VERSION
-    assert description["architecture"] == PolicyConfig().as_dict()
+    assert description["architecture"] == asdict(PolicyConfig())
     assert set(description["features"]) >= {"node", "edge", "path", "chunk"}
     assert {"gnnsched", "torch"} <= set(description["versions"])
     for key, value in ABOUT.items():

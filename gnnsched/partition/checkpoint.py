@@ -1,0 +1,26 @@
+"""Checkpoints of the partitioning policy, shipped ones among them."""
+
+import os
+from pathlib import Path
+
+from gnnsched.partition.features import FEATURES
+from gnnsched.partition.network import EDGE_FEATURES, NODE_FEATURES, PartitionConfig, PartitionPolicy
+from gnnsched.planning.checkpoints import shipped_checkpoint
+from gnnsched.training.checkpoint import Kind, load_network
+
+PARTITION: Kind[PartitionPolicy] = Kind(
+    "gnnsched-partition-checkpoint",
+    "gnnsched partition train",
+    {"node": NODE_FEATURES, "edge": EDGE_FEATURES, "choice": FEATURES},
+    lambda architecture: PartitionPolicy(PartitionConfig(**architecture)),
+)
+
+
+def shipped_partition_checkpoint(ddls_units: bool) -> Path:
+    """The folder of the policy trained in consistent units, or in those of the published program."""
+    return shipped_checkpoint("partition_ddls" if ddls_units else "partition")
+
+
+def load_partition_policy(folder: str | os.PathLike[str], device: str = "cpu") -> PartitionPolicy:
+    """The policy in ``folder``. Raises InputError where there is none, or a damaged one."""
+    return load_network(folder, PARTITION, device)
