@@ -4,7 +4,8 @@ import os
 from pathlib import Path
 
 from gnnsched.partition.features import FEATURES
-from gnnsched.partition.network import EDGE_FEATURES, NODE_FEATURES, PartitionConfig, PartitionPolicy
+from gnnsched.partition.network import PartitionConfig, PartitionPolicy
+from gnnsched.partition.observation import EDGE_FEATURES, NODE_FEATURES
 from gnnsched.planning.checkpoints import shipped_checkpoint
 from gnnsched.training.checkpoint import Kind, load_network
 

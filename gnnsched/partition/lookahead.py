@@ -11,10 +11,10 @@ from numba import njit
 
 from gnnsched.partition.compiled_policy import Weights, best_row, take, value_of
 from gnnsched.partition.episode import Outcome
-from gnnsched.partition.features import Choices, no_choices, observe, see
+from gnnsched.partition.features import Choices, Singles, no_choices, observe, see
 from gnnsched.partition.network import ACCEPTED, BLOCKED, DISCOUNT
 from gnnsched.partition.workload import Arrivals, Betas
-from gnnsched.partition.world import Floats, Longs, Tables, World
+from gnnsched.partition.world import Bools, Floats, Longs, Tables, World
 
 
 @dataclass(frozen=True)
@@ -68,7 +68,7 @@ def _reward(row: int, end: float, horizon: float) -> float:
 
 
 @njit(cache=True)
-def _choose(
+def weigh(
     tables: Tables,
     weights: Weights,
     release: Floats,
@@ -83,10 +83,14 @@ def _choose(
     batch: int,
     drop: float,
     choices: Choices,
-) -> int:
-    """The one of the ``legal`` rows whose futures went best."""
+) -> tuple[int, Floats]:
+    """Try each of the ``legal`` rows on the futures (futures, arrivals + 1); see ``Lookahead``.
+
+    Returns which one went best, and each one's mean worth (legal,), of as many futures as it was tried on.
+    """
     futures = len(futures_model)
     worth = np.zeros((len(legal), futures))
+    mean = np.zeros(len(legal))
     alive = np.ones(len(legal), np.bool_)
     after, counted = np.empty_like(release), np.empty_like(seen)
     now = at * interarrival
@@ -114,8 +118,10 @@ def _choose(
         done = min(done + batch, futures)
         best, left = -1, 0
         for c in range(len(legal)):
-            if alive[c] and (best < 0 or worth[c, :done].sum() > worth[best, :done].sum()):
-                best = c
+            if alive[c]:
+                mean[c] = worth[c, :done].mean()
+                if best < 0 or mean[c] > mean[best]:
+                    best = c
         for c in range(len(legal)):
             if alive[c] and c != best:
                 behind = worth[best, :done] - worth[c, :done]
@@ -124,7 +130,68 @@ def _choose(
             left += alive[c]
         if left == 1:
             break
-    return legal[best]
+    return best, mean
+
+
+@njit(cache=True)
+def weigh_many(
+    tables: Tables,
+    weights: Weights,
+    release: Floats,
+    seen: Floats,
+    at: Longs,
+    model: Longs,
+    mask: Bools,
+    edges: Floats,
+    values: Floats,
+    interarrival: float,
+    horizon: float,
+    futures: int,
+    arrivals: int,
+    batch: int,
+    drop: float,
+    seed: int,
+    best: Longs,
+    worth: Singles,
+) -> None:
+    """``weigh`` for many episodes; ``edges`` (episodes, k): cumulated probabilities of ``values`` (k,), the limits.
+
+    Fills ``best`` (episodes,), a row, and ``worth`` (episodes, D + 1) where there is a choice.
+    """
+    np.random.seed(seed)  # noqa: NPY002 (numba has no generators of its own)
+    choices = no_choices(tables)
+    future_model = np.zeros((futures, arrivals + 1), np.int64)
+    future_beta = np.zeros((futures, arrivals + 1))
+    for e in range(len(at)):
+        legal = np.flatnonzero(mask[e])
+        best[e] = legal[0]
+        if len(legal) == 1:
+            worth[e, legal[0]] = 0.0
+            continue
+        for f in range(futures):
+            for k in range(arrivals + 1):
+                future_model[f, k] = np.random.randint(len(tables.sequential))  # noqa: NPY002
+                drawn = int(np.searchsorted(edges[e], np.random.random(), side="right"))  # noqa: NPY002
+                future_beta[f, k] = values[min(drawn, len(values) - 1)]
+        chosen, mean = weigh(
+            tables,
+            weights,
+            release[e],
+            seen[e],
+            at[e],
+            model[e],
+            legal,
+            future_model,
+            future_beta,
+            interarrival,
+            horizon,
+            batch,
+            drop,
+            choices,
+        )
+        best[e] = legal[chosen]
+        for c in range(len(legal)):
+            worth[e, legal[c]] = mean[c]
 
 
 def run_lookahead(
@@ -144,13 +211,13 @@ def run_lookahead(
     edges[-1] = np.inf
     shape = (settings.futures, settings.arrivals + 1)
     for i in range(len(arrivals)):
-        now, model, beta = i * arrivals.interarrival, arrivals.model[i], arrivals.beta[i]
+        now, model, beta = i * arrivals.interarrival, int(arrivals.model[i]), float(arrivals.beta[i])
         see(seen, beta, tables.sequential[model])
         observe(tables, release, now, model, beta, seen, arrivals.interarrival, arrivals.horizon, choices)
         legal = np.flatnonzero(choices.mask)
         row = legal[0]
         if len(legal) > 1:
-            row = _choose(
+            best, _ = weigh(
                 tables,
                 weights,
                 release,
@@ -166,6 +233,7 @@ def run_lookahead(
                 settings.drop,
                 choices,
             )
+            row = legal[best]
         outcome.degree[i] = 0 if row == 0 else tables.degree[row - 1]
         outcome.lasting[i], outcome.holding[i] = take(tables, release, now, model, row, choices.held)
     return outcome

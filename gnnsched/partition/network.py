@@ -5,16 +5,14 @@ from dataclasses import dataclass
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from gnnsched.models.encoder import LinkRound, perceptron
 from gnnsched.models.segments import segment_max, segment_mean
 from gnnsched.partition.features import FEATURES
 from gnnsched.partition.job_graph import JobGraph
+from gnnsched.partition.observation import EDGE_FEATURES, NODE_FEATURES, edge_features, node_features
 
-NODE_FEATURES = ("compute", "is_max_compute", "memory", "is_max_memory", "depth")
-EDGE_FEATURES = ("size", "is_max_size")
 # What an arrival that is done in time, or blocked, counts in training and in the value, and the discount per arrival.
 ACCEPTED, BLOCKED, DISCOUNT = 0.2, -0.8, 0.99
 
@@ -35,23 +33,6 @@ class JobBatch:
             tensor.to(device) for tensor in (self.nodes, self.edges, self.edge_index, self.graph)
         )
         return JobBatch(nodes, edges, edge_index, graph, self.count)
-
-
-def node_features(graph: JobGraph) -> NDArray[np.float32]:
-    """(2n, 5), all 0 to 1: compute, memory and depth over their largest, and where the largest are."""
-
-    def share(values: NDArray[np.float64]) -> NDArray[np.float64]:
-        return values / max(float(values.max()), 1e-300)
-
-    compute, memory = share(graph.compute), share(graph.memory)
-    columns = (compute, compute == 1.0, memory, memory == 1.0, share(graph.depth.astype(float)))
-    return np.stack(columns, 1).astype(np.float32)
-
-
-def edge_features(graph: JobGraph) -> NDArray[np.float32]:
-    """(2m + 1, 2), 0 to 1: bytes over the largest edge's, and where the largest are."""
-    size = graph.edge_bytes / max(float(graph.edge_bytes.max()), 1e-300)
-    return np.stack((size, size == 1.0), 1).astype(np.float32)
 
 
 def join_jobs(graphs: Sequence[JobGraph]) -> JobBatch:

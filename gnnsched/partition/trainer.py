@@ -1,4 +1,4 @@
-"""Training the partitioning policy: imitation of tuned rules first, then masked PPO; flat and readable."""
+"""Training the partitioning policy: imitation of rules, then masked PPO, then what lookahead finds."""
 
 import copy
 import os
@@ -12,10 +12,11 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from gnnsched.models.policy import on_device
-from gnnsched.partition.compiled_policy import run_policy, weights_of
+from gnnsched.partition.compiled_policy import best_row, run_policy, weights_of
 from gnnsched.partition.episode import metrics
 from gnnsched.partition.features import FEATURES
 from gnnsched.partition.fleet import Fleet
+from gnnsched.partition.lookahead import Lookahead
 from gnnsched.partition.network import (
     ACCEPTED,
     BLOCKED,
@@ -37,7 +38,10 @@ class PartitionTraining:
 
     ``iterations`` or ``minutes`` end it, whichever comes first; learning rate and entropy bonus fall linearly until
     then. The first ``imitation`` iterations imitate the tuned rules, with the entropy bonus ``imitation_entropy``: a
-    policy that is sure of itself explores nothing afterwards. ``episodes``: side by side, over all worlds.
+    policy that is sure of itself explores nothing afterwards. ``episodes``: side by side, over all worlds. The last
+    ``lookahead`` part of the run learns the choices of lookahead (its ``futures`` and ``arrivals``), half of the
+    episodes following them and half the policy: to each choice goes a probability that rises with what it is worth
+    over ``temperature``. ``memory``: decisions that are learned from again.
     """
 
     seed: int = 0
@@ -54,6 +58,13 @@ class PartitionTraining:
     clip: float = 0.2
     entropy: float = 0.02
     last_entropy: float = 0.002
+    lookahead: float = 0.5
+    futures: int = 24
+    arrivals: int = 16
+    temperature: float = 0.1
+    lookahead_steps: int = 8
+    lookahead_minibatches: int = 12
+    memory: int = 65_536
     value_weight: float = 0.5
     gradient_clip: float = 0.5
     averaging: float = 0.998
@@ -73,6 +84,16 @@ class Batch:
     advantage: Tensor
     value_target: Tensor
     taught: Tensor
+
+
+@dataclass(frozen=True, eq=False)
+class Weighed:
+    """Decisions that lookahead has weighed, (n, ...); ``worth`` (n, D + 1): of each choice, -inf where illegal."""
+
+    rows: Tensor
+    mask: Tensor
+    job: Tensor
+    worth: Tensor
 
 
 def advantages(
@@ -124,6 +145,7 @@ class PartitionTrainer:
         each = max(len(DISTRIBUTIONS), config.episodes // len(self.worlds))
         rng = np.random.default_rng([TRAINING, config.seed])
         self.fleets = [Fleet(world, each, rng) for world in worlds]
+        self._memory: list[Weighed] = []
         self.iteration = 0
         self.elapsed = 0.0
         self.steps = 0
@@ -159,6 +181,8 @@ class PartitionTrainer:
         for group in self.optimizer.param_groups:
             group["lr"] = config.learning_rate * max(0.02, left)
         entropy_weight = config.last_entropy + (config.entropy - config.last_entropy) * left
+        if self.done_share >= 1.0 - config.lookahead and self.iteration >= config.imitation:
+            return self._learn_lookahead(rng)
         imitating = self.iteration < config.imitation
         batch, scalars = self._collect(rng, imitating)
         count = len(batch.action)
@@ -198,21 +222,90 @@ class PartitionTrainer:
             advantage = batch.advantage[part]
             clipped = ratio.clamp(1.0 - config.clip, 1.0 + config.clip)
             loss = -torch.minimum(ratio * advantage, clipped * advantage).mean() - entropy_weight * entropy
-        self.optimizer.zero_grad()
-        (loss + config.value_weight * value_loss).backward()
-        norm = nn.utils.clip_grad_norm_(self.policy.parameters(), config.gradient_clip)
-        self.optimizer.step()
-        with torch.no_grad():
-            for slow, fast in zip(self.average.parameters(), self.policy.parameters()):
-                slow.lerp_(fast, 1.0 - min(config.averaging, (1.0 + self.steps) / (10.0 + self.steps)))
+        norm = self._descend(loss + config.value_weight * value_loss)
         return {
             "update/loss": loss.item(),
             "update/value_loss": value_loss.item(),
             "update/entropy": entropy.item(),
             "update/approx_kl": ((ratio - 1.0) - log_ratio).mean().item(),
             "update/clipfrac": ((ratio - 1.0).abs() > config.clip).float().mean().item(),
-            "update/gradient_norm": norm.item(),
+            "update/gradient_norm": norm,
         }
+
+    def _descend(self, loss: Tensor) -> float:
+        """A step of the optimizer and of the running average; returns the gradient's norm."""
+        self.optimizer.zero_grad()
+        loss.backward()
+        norm = nn.utils.clip_grad_norm_(self.policy.parameters(), self.config.gradient_clip)
+        self.optimizer.step()
+        with torch.no_grad():
+            for slow, fast in zip(self.average.parameters(), self.policy.parameters()):
+                slow.lerp_(fast, 1.0 - min(self.config.averaging, (1.0 + self.steps) / (10.0 + self.steps)))
+        return norm.item()
+
+    def _learn_lookahead(self, rng: np.random.Generator) -> dict[str, float]:
+        """Some steps of all episodes, each choice weighed by lookahead, and some minibatches of what is remembered."""
+        config = self.config
+        gathered, changed = self._weigh(rng)
+        self._memory = [*self._memory, gathered]
+        while len(self._memory) > 1 and sum(len(own.job) for own in self._memory[1:]) >= config.memory:
+            self._memory.pop(0)
+        rows, mask, job, worth = (
+            torch.cat([getattr(own, name) for own in self._memory])
+            for name in ("rows", "mask", "job", "worth")
+        )
+        losses, value_losses = [], []
+        for _ in range(config.lookahead_minibatches):
+            part = torch.from_numpy(rng.integers(len(job), size=config.minibatch)).to(self.device)
+            legal = mask[part]
+            log_all, value = self.policy(rows[part], legal, self.policy.embed(self.jobs)[job[part]])
+            target = (worth[part] / config.temperature).softmax(1)
+            loss = -(target * log_all.masked_fill(~legal, 0.0)).sum(1).mean()
+            value_loss = (value - worth[part].amax(1)).square().mean()
+            self._descend(loss + config.value_weight * value_loss)
+            losses.append(loss.item())
+            value_losses.append(value_loss.item())
+        self.iteration += 1
+        self.steps += len(gathered.job)
+        return {
+            "lookahead/loss": float(np.mean(losses)),
+            "lookahead/value_loss": float(np.mean(value_losses)),
+            "lookahead/changed_choices": changed,
+            "update/learning_rate": self.optimizer.param_groups[0]["lr"],
+            "time/steps": float(self.steps),
+        }
+
+    def _weigh(self, rng: np.random.Generator) -> tuple[Weighed, float]:
+        """Go on with all episodes; only decisions with a choice are kept. Also the part that lookahead changes."""
+        config = self.config
+        settings = Lookahead(config.futures, config.arrivals)
+        average = copy.deepcopy(self.average).cpu()
+        kept: dict[str, list[NDArray[np.generic]]] = {}
+        changed = []
+        widest = max(fleet.mask.shape[1] for fleet in self.fleets)
+        for fleet, first in zip(self.fleets, self.first_job):
+            fleet.rng = rng
+            weights = weights_of(average, join_jobs(fleet.world.models))
+            for _ in range(config.lookahead_steps):
+                best, worth = fleet.weigh_rows(weights, settings, int(rng.integers(1 << 31)))
+                own = np.array(
+                    [best_row(weights, *now) for now in zip(fleet.model, fleet.rows, fleet.mask)], np.int64
+                )
+                open_choice = fleet.mask.sum(1) > 1
+                changed.append((best != own)[open_choice].mean() if open_choice.any() else 0.0)
+                missing = ((0, 0), (0, widest - fleet.mask.shape[1]))
+                for name, values in (
+                    ("rows", np.pad(fleet.rows, (*missing, (0, 0)))),
+                    ("mask", np.pad(fleet.mask, missing)),
+                    ("job", fleet.model + first),
+                    ("worth", np.pad(worth, missing, constant_values=-np.inf)),
+                ):
+                    kept.setdefault(name, []).append(values[open_choice])
+                fleet.act(np.where(np.arange(fleet.count) % 2, best, own))
+        joined = {
+            name: torch.from_numpy(np.concatenate(values)).to(self.device) for name, values in kept.items()
+        }
+        return Weighed(**joined), float(np.mean(changed))
 
     @torch.no_grad()
     def _collect(self, rng: np.random.Generator, imitating: bool) -> tuple[Batch, dict[str, float]]:
