@@ -63,11 +63,16 @@ class EvaluatePartition:
         for name in names:
             if name not in (LEARNED, LOOKING_AHEAD):
                 check_baseline(name)
-        folder = self.checkpoint or shipped_partition_checkpoint(self.ddls_units)
         rows: list[Row] = []
         try:
             with Progress("evaluating", len(names) * len(self.distributions) * self.seeds) as progress:
-                runner = Runner(world, lambda: load_partition_policy(folder), progress.say)
+                runner = Runner(
+                    world,
+                    lambda: load_partition_policy(
+                        self.checkpoint or shipped_partition_checkpoint(self.ddls_units)
+                    ),
+                    progress.say,
+                )
                 for row in evaluate(runner, names, self.distributions, self.seeds):
                     rows.append(row)
                     progress.step(f"distribution {row.distribution}, {row.policy}")

@@ -73,6 +73,11 @@ class World:
     tables: Tables
 
     @property
+    def label(self) -> str:
+        """Cluster, holding and models in a word that tells worlds of one training run apart."""
+        return f"{self.cluster.name}-{self.holding}-{self.model_names[0]}+{len(self.models) - 1}"
+
+    @property
     def model_names(self) -> tuple[str, ...]:
         return tuple(model.name for model in self.models)
 
