@@ -8,8 +8,8 @@ from gnnsched.partition.world import Bools, Floats, Longs, Tables
 # Baselines by number; each has one parameter.
 MAX, ACCEPTABLE, RANDOM, CAP, SMALLEST_FIT, RULE = range(6)
 REFUSE = -1
-# What an arrival's outcome is counted under.
-ACCEPTED, BLOCKED = 1, 0
+# Where a rule turns to when the degree that it begins at will not do.
+NOWHERE, UPWARDS, ANYWHERE = range(3)
 
 
 @njit(cache=True)
@@ -145,10 +145,14 @@ def decide(
             j -= 1
         return j
     limit = beta * tables.sequential[model]
+    models = len(tables.sequential)
     begin = 0 if kind == SMALLEST_FIT else parameter[model]
+    fallback = UPWARDS if kind == SMALLEST_FIT else parameter[models + model]
     for attempt in range(len(tables.degree)):
         # Upwards from where the rule begins; what is below comes last, the largest first.
         j = begin + attempt
+        if (attempt > 0 and fallback == NOWHERE) or (j >= len(tables.degree) and fallback == UPWARDS):
+            return REFUSE
         if j >= len(tables.degree):
             j = len(tables.degree) - 1 - attempt
         if not within(try_place(tables, release, now, model, j, held), limit):
@@ -158,7 +162,7 @@ def decide(
             for worker in range(tables.workers):
                 if held[worker]:
                     left -= 1
-            if left < parameter[len(tables.sequential) + model]:
+            if left < parameter[2 * models + model]:
                 continue
         return j
     return REFUSE

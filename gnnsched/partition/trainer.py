@@ -77,7 +77,7 @@ class PartitionTrainer:
         policy_config: PartitionConfig | None = None,
         device: str = "cpu",
     ) -> None:
-        """``rules``: per world the tuned parameters (distributions, 2 M) of the rules to imitate."""
+        """``rules``: per world the tuned parameters (distributions, 3 M) of the rules to imitate."""
         if config.iterations is None and config.minutes is None:
             raise InputError("training: no end given; set minutes or iterations")
         torch.manual_seed(config.seed)

@@ -5,6 +5,7 @@ from collections.abc import Callable
 import numpy as np
 from numpy.typing import NDArray
 
+from gnnsched.partition import kernel
 from gnnsched.partition.baselines import run_baseline
 from gnnsched.partition.episode import metrics
 from gnnsched.partition.seeds import TUNING, generator
@@ -20,18 +21,20 @@ RESERVES = (0.0, 0.0625, 0.125, 0.25, 0.5)
 def tune_rule(
     world: World, betas: Betas, distribution: str, progress: Callable[[str], None] | None = None
 ) -> NDArray[np.int64]:
-    """Parameters (2 M,) of ``rule``: per model the number of the degree that it begins at, then workers left free.
+    """Parameters (3 M,) of ``rule``: per model a degree's number, where to turn to, and workers to leave free.
 
-    A job gets the first degree from there upwards that can be placed, meets the limit and leaves so many workers
-    free; else the largest one below that does; else it is refused. Found coordinate by coordinate, from the best
-    degree that is the same for all models, on episodes that no evaluation uses.
+    A job gets the degree that its model begins at, if that can be placed, meets the limit and leaves so many workers
+    free. Else it is refused, or gets the first degree upwards that does, or failing that the largest one below, as
+    ``kernel.NOWHERE``, ``UPWARDS``, ``ANYWHERE`` say. Found coordinate by coordinate, from the best choice that is
+    the same for all models, on episodes that no evaluation uses.
     """
     models, workers = len(world.models), world.tables.workers
     episodes = [
         draw_arrivals(models, betas, generator(TUNING, distribution, seed), world.time_unit)
         for seed in range(EPISODES)
     ]
-    best, least = np.zeros(2 * models, np.int64), np.inf
+    best, least = np.zeros(3 * models, np.int64), np.inf
+    degrees, turns = range(len(world.tables.degree)), (kernel.NOWHERE, kernel.UPWARDS, kernel.ANYWHERE)
 
     def consider(candidate: NDArray[np.int64]) -> None:
         nonlocal best, least
@@ -39,16 +42,17 @@ def tune_rule(
         if rate < least:
             best, least = candidate, rate
 
-    for j in range(len(world.tables.degree)):
-        consider(np.concatenate((np.full(models, j), np.zeros(models, np.int64))))
-    for turn in range(PASSES):
+    for j in degrees:
+        for turn in turns:
+            consider(np.repeat(np.array([j, turn, 0], np.int64), models))
+    for number in range(PASSES):
         for m in range(models):
             if progress is not None:
                 progress(
-                    f"tuning the rule, distribution {distribution}, pass {turn + 1}, {world.model_names[m]}"
+                    f"tuning the rule, distribution {distribution}, pass {number + 1}, {world.model_names[m]}"
                 )
-            choices = (range(len(world.tables.degree)), sorted({round(r * workers) for r in RESERVES}))
-            for place, values in zip((m, models + m), choices):
+            reserves = sorted({round(share * workers) for share in RESERVES})
+            for place, values in ((m, degrees), (models + m, turns), (2 * models + m, reserves)):
                 for value in values:
                     changed = best.copy()
                     changed[place] = value
