@@ -82,7 +82,7 @@ class SimulatePartition:
         from gnnsched.topology.files import write_atomically
         from gnnsched.topology.units import format_time
 
-        world = load(self.cluster, self.profiles, self.ddls_units, self.holding)
+        (world,) = load(self.cluster, (self.profiles,), self.ddls_units, (self.holding,))
         rows = job_times(world)
         text = json.dumps(rows, indent=1) + "\n"
         if self.json == Path("-"):

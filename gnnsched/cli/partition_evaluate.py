@@ -54,7 +54,7 @@ class EvaluatePartition:
 
         if self.seeds < 1:
             raise InputError(f"--seeds: {self.seeds} is below 1; give a number such as 5")
-        world = load(self.cluster, self.profiles, self.ddls_units, self.holding)
+        (world,) = load(self.cluster, (self.profiles,), self.ddls_units, (self.holding,))
         from gnnsched.partition.baselines import check_baseline
         from gnnsched.partition.checkpoint import load_partition_policy, shipped_partition_checkpoint
         from gnnsched.partition.evaluation import LEARNED, LOOKING_AHEAD, Runner, evaluate, policy_names

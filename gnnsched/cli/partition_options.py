@@ -1,5 +1,6 @@
 """Options that the subcommands of ``gnnsched partition`` share."""
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
@@ -15,11 +16,19 @@ ClusterName = Annotated[str, arg(metavar="ramp32|TOPOLOGY")]
 
 
 def load(
-    cluster: str, profiles: Path | None, ddls_units: bool, holding: Literal["faithful", "exact"]
-) -> "World":
-    """The cluster and its jobs; says what it does where that takes long."""
-    with Progress("simulating the jobs", None) as progress:
+    cluster: str,
+    profiles: Sequence[Path | None],
+    ddls_units: bool,
+    holdings: Sequence[Literal["faithful", "exact"]],
+) -> "list[World]":
+    """The cluster with each of the sets of jobs, held in each of the ways; says what it does where it takes long."""
+    with Progress(f"simulating the jobs on {Path(cluster).stem}", None) as progress:
         progress.say("loading kernels")
-        from gnnsched.partition.cases import load_world
+        from gnnsched.partition.cases import load_cluster, load_models, time_unit
+        from gnnsched.partition.world import make_world
 
-        return load_world(cluster, profiles, ddls_units, holding, progress.say)
+        models = [load_models(folder, ddls_units) for folder in profiles]
+        place = load_cluster(cluster, ddls_units, progress.say)
+        return [
+            make_world(place, own, time_unit(ddls_units), holding) for own in models for holding in holdings
+        ]

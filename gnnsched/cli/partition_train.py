@@ -92,10 +92,7 @@ class TrainPartition:
             ("faithful", "exact") if self.holding == "both" else (self.holding,)
         )
         return [
-            load(cluster, folder, self.ddls_units, holding)
-            for cluster in self.cluster
-            for folder in folders
-            for holding in holdings
+            world for cluster in self.cluster for world in load(cluster, folders, self.ddls_units, holdings)
         ]
 
     def _rules(self, worlds: "list[World]") -> list[Any]:
