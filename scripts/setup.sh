@@ -16,11 +16,12 @@ if [ ! -e "$stamp" ]; then
     touch "$stamp"
 fi
 # numba looks only at a kernel's own file: drop what it kept when any source has changed.
-sources=.venv/kernels-$(find gnnsched/collective gnnsched/topology -name '*.py' -print0 | sort -z | xargs -0 cat | cksum | cut -d' ' -f1)
+sources=.venv/kernels-$(find gnnsched/collective gnnsched/partition gnnsched/topology -name '*.py' -print0 | sort -z | xargs -0 cat | cksum | cut -d' ' -f1)
 if [ ! -e "$sources" ]; then
     find gnnsched -name '*.nb[ic]' -delete
     rm -f .venv/kernels-*
-    echo "compiling kernels (two minutes)"
+    echo "compiling kernels (three minutes)"
 fi
 .venv/bin/python -c 'from gnnsched.planning import warm_up; warm_up()'
+.venv/bin/python -c 'from gnnsched.partition.warm_up import warm_up; warm_up()'
 touch "$sources"

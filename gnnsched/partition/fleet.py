@@ -1,6 +1,6 @@
 """Many episodes on one cluster at once, for training: observed, decided and carried out together."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -145,7 +145,7 @@ class Fleet:
         )
         return best, worth
 
-    def rule_rows(self, rules: NDArray[np.int64]) -> NDArray[np.int64]:
+    def rule_rows(self, rules: Sequence[NDArray[np.int64]] | NDArray[np.int64]) -> NDArray[np.int64]:
         """What the baseline ``rule`` would choose; ``rules``: its parameters per distribution."""
         rows = np.zeros(self.count, np.int64)
         held = np.zeros(self.world.tables.workers, bool)
