@@ -30,8 +30,8 @@ from gnnsched.training.state import TrainingState, load_state, not_resumable, sa
 class PartitionTraining:
     """Settings of a training run; the defaults made the shipped checkpoints.
 
-    ``iterations`` or ``minutes`` end it, whichever comes first; learning rate and entropy bonus fall linearly until
-    then. The first ``imitation`` iterations imitate the tuned rules, with the entropy bonus ``imitation_entropy``: a
+    ``iterations`` or ``minutes`` end it, whichever comes first; learning rates and entropy bonus fall linearly over
+    their part of the run. The first ``imitation`` iterations imitate the tuned rules, with the entropy bonus ``imitation_entropy``: a
     policy that is sure of itself explores nothing afterwards. ``episodes``: side by side, over all worlds. The last
     ``lookahead`` part of the run learns the choices of lookahead (its ``futures`` and ``arrivals``), half of the
     episodes following them and half the policy: to each choice goes a probability that rises with what it is worth
@@ -52,8 +52,9 @@ class PartitionTraining:
     clip: float = 0.2
     entropy: float = 0.02
     last_entropy: float = 0.002
-    lookahead: float = 0.5
-    futures: int = 24
+    lookahead: float = 0.4
+    lookahead_learning_rate: float = 3e-4
+    futures: int = 16
     arrivals: int = 16
     temperature: float = 0.1
     lookahead_steps: int = 8
@@ -124,12 +125,19 @@ class PartitionTrainer:
         """One iteration: some steps of all episodes, then some epochs over them."""
         config = self.config
         rng = np.random.default_rng([TRAINING, config.seed, self.iteration])
-        left = 1.0 - self.done_share
+        begin_lookahead = 1.0 - config.lookahead
+        learning_lookahead = self.done_share >= begin_lookahead and self.iteration >= config.imitation
+        if learning_lookahead:
+            left = (1.0 - self.done_share) / max(config.lookahead, 1e-9)
+            rate = config.lookahead_learning_rate
+        else:
+            left = max(0.0, 1.0 - self.done_share / max(begin_lookahead, 1e-9))
+            rate = config.learning_rate
         for group in self.optimizer.param_groups:
-            group["lr"] = config.learning_rate * max(0.02, left)
-        entropy_weight = config.last_entropy + (config.entropy - config.last_entropy) * left
-        if self.done_share >= 1.0 - config.lookahead and self.iteration >= config.imitation:
+            group["lr"] = rate * max(0.05, left)
+        if learning_lookahead:
             return self._learn_lookahead(rng)
+        entropy_weight = config.last_entropy + (config.entropy - config.last_entropy) * left
         imitating = self.iteration < config.imitation
         batch, scalars = ppo.collect(
             self.policy,
