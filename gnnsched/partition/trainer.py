@@ -31,11 +31,11 @@ class PartitionTraining:
     """Settings of a training run; the defaults made the shipped checkpoints.
 
     ``iterations`` or ``minutes`` end it, whichever comes first; learning rates and entropy bonus fall linearly over
-    their part of the run. The first ``imitation`` iterations imitate the tuned rules, with the entropy bonus ``imitation_entropy``: a
-    policy that is sure of itself explores nothing afterwards. ``episodes``: side by side, over all worlds. The last
-    ``lookahead`` part of the run learns the choices of lookahead (its ``futures`` and ``arrivals``), half of the
-    episodes following them and half the policy: to each choice goes a probability that rises with what it is worth
-    over ``temperature``. ``memory``: decisions that are learned from again.
+    their part of the run. The first ``imitation`` iterations imitate the tuned rules, with the entropy bonus
+    ``imitation_entropy``: a policy that is sure of itself explores nothing afterwards. ``episodes``: side by side, over
+    all worlds. The last ``lookahead`` part of the run learns the choices of lookahead (its ``futures`` and
+    ``arrivals``), half of the episodes following them and half the policy: to each choice goes a probability that
+    rises with what it is worth over ``temperature``. ``memory``: decisions that are learned from again.
     """
 
     seed: int = 0

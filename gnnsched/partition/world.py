@@ -93,7 +93,7 @@ def make_world(
     known = degrees(cluster)
     blocks = [cluster.blocks(d) for d in known]
     for model in models:
-        _check_memory(model, cluster, known[-1])
+        _check_memory(model, cluster, degrees_of_ops(model, known[-1], QUANTUM * time_unit, known))
     kinds = max(block.num_kinds for block in blocks)
     shape = (len(models), len(known))
     largest = np.zeros(shape, np.int64)
@@ -140,16 +140,17 @@ def make_world(
     return World(cluster, tuple(models), time_unit, holding, tables)
 
 
-def _check_memory(model: JobGraph, cluster: Cluster, most: int) -> None:
+def _check_memory(model: JobGraph, cluster: Cluster, split: Longs) -> None:
+    """``split``: how many ways each op is split at most."""
     for i in range(model.num_forward):
-        part = 2.0 * float(model.memory[i]) / most
+        part = 2.0 * float(model.memory[i]) / float(split[i])
         if part > cluster.worker_memory:
             profile = model.profile
             activation = profile.activation_bytes[i] >= profile.parameter_bytes[i]
             where = f"{profile.file}: line {profile.lines[i]}" if profile.lines else profile.name
             raise InputError(
                 f"{where}: node{i + 1}: {'activation_size' if activation else 'parameter_size'}: a part of {part:.3g} "
-                f"bytes at degree {most} is more than the {cluster.worker_memory:.3g} of a worker of {cluster.name}; "
+                f"bytes, split {split[i]} ways, is more than the {cluster.worker_memory:.3g} of a worker of {cluster.name}; "
                 "use a smaller batch or larger workers"
             )
 
