@@ -90,7 +90,9 @@ def collect(
         advantage = advantages(reward, value, last, ended, DISCOUNT, trace)
         returns.append((advantage + value).ravel())
         errors.append(advantage.ravel())
-        scalars[f"rollout/blocking_rate/{fleet.world.label}"] = float((reward == np.float32(BLOCKED)).mean())
+        scalars[f"rollout/blocking_rate/{number}_{fleet.world.label}"] = float(
+            (reward == np.float32(BLOCKED)).mean()
+        )
         for name, values in (
             ("rows", rows),
             ("mask", mask),

@@ -230,7 +230,7 @@ class PartitionTrainer:
         """Blocking rates of the averaged policy on arrivals of their own; keeps the best weights seen."""
         policy = copy.deepcopy(self.average).cpu()
         result: dict[str, float] = {}
-        for world in self.worlds:
+        for number, world in enumerate(self.worlds):
             weights = weights_of(policy, join_jobs(world.models))
             for name in DISTRIBUTIONS:
                 rates = []
@@ -238,7 +238,7 @@ class PartitionTrainer:
                     rng = generator(VALIDATION, name, seed)
                     arrivals = draw_arrivals(len(world.models), beta_distribution(name), rng, world.time_unit)
                     rates.append(metrics(world, arrivals, run_policy(world, arrivals, weights)).blocking_rate)
-                result[f"validation/{world.label}/{name}"] = float(np.mean(rates))
+                result[f"validation/{number}_{world.label}/{name}"] = float(np.mean(rates))
         score = float(np.mean(list(result.values())))
         if score < self.best:
             self.best = score

@@ -74,7 +74,7 @@ class World:
 
     @property
     def label(self) -> str:
-        """Cluster, holding and models in a word that tells worlds of one training run apart."""
+        """Cluster, holding and models in a word."""
         return f"{self.cluster.name}-{self.holding}-{self.model_names[0]}+{len(self.models) - 1}"
 
     @property
