@@ -150,8 +150,8 @@ def _check_memory(model: JobGraph, cluster: Cluster, split: Longs) -> None:
             where = f"{profile.file}: line {profile.lines[i]}" if profile.lines else profile.name
             raise InputError(
                 f"{where}: node{i + 1}: {'activation_size' if activation else 'parameter_size'}: a part of {part:.3g} "
-                f"bytes, split {split[i]} ways, is more than the {cluster.worker_memory:.3g} of a worker of {cluster.name}; "
-                "use a smaller batch or larger workers"
+                f"bytes, split {split[i]} ways, is more than the {cluster.worker_memory:.3g} of a worker of "
+                f"{cluster.name}; use a smaller batch or larger workers"
             )
 
 
