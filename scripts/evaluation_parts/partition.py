@@ -186,10 +186,16 @@ def tables(results: Results) -> dict[str, str]:
 
 
 def check(results: Results) -> list[str]:
-    short: list[str] = []
     faithful, exact = CASES[0].name, CASES[1].name
-    if results.of(faithful):
-        short += _check_faithful(results, faithful)
+    short = [
+        f"partition, {case.name}: {name} not measured"
+        for case in CASES
+        for name in (LEARNED, "rule", *([LOOKING_AHEAD] if case.lookahead else []))
+        if len(results.of(case.name, name)) != SEEDS * len(DISTRIBUTIONS)
+    ]
+    if short:
+        return short
+    short += _check_faithful(results, faithful)
     if results.of(exact):
         for distribution in DISTRIBUTIONS:
             ahead = _rates(results, exact, LOOKING_AHEAD, distribution).mean()
@@ -200,7 +206,7 @@ def check(results: Results) -> list[str]:
                     f"partition, {exact}, {distribution}: lookahead blocks {ahead:.4f}, above {most:.4f}"
                 )
     for case in CASES:
-        if case.ddls_units or not results.of(case.name):
+        if case.ddls_units:
             continue
         for distribution in DISTRIBUTIONS:
             for rival in (*_constants(results, case.name), "rule", "smallest_fit"):
