@@ -7,9 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gnnsched.partition import kernel
-from gnnsched.partition.compiled_policy import Weights
 from gnnsched.partition.features import FEATURES, act_many, observe_many
-from gnnsched.partition.lookahead import Lookahead, weigh_many
 from gnnsched.partition.workload import ARRIVALS, DISTRIBUTIONS, Betas, beta_distribution, draw_arrivals
 from gnnsched.partition.world import World
 
@@ -27,7 +25,6 @@ class Fleet:
         self.count = count
         self.rng = rng
         self._betas: list[Betas] = [beta_distribution(name) for name in DISTRIBUTIONS]
-        self._edges = np.stack([np.cumsum(betas.probability) for betas in self._betas])
         self._models = np.zeros((count, ARRIVALS), np.int64)
         self._limits = np.zeros((count, ARRIVALS))
         self._release = np.zeros((count, tables.workers))
@@ -116,34 +113,6 @@ class Fleet:
     def _arrival(self) -> NDArray[np.float64]:
         sequential = self.world.tables.sequential[self.model]
         return np.stack((np.ones(self.count), self.beta, self.beta**2, sequential), 1)
-
-    def weigh_rows(
-        self, weights: Weights, settings: Lookahead, seed: int
-    ) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
-        """What lookahead would choose, and each row's worth (count, D + 1), minus infinity where it is not legal."""
-        best = np.zeros(self.count, np.int64)
-        worth = np.full(self.mask.shape, -np.inf, np.float32)
-        weigh_many(
-            self.world.tables,
-            weights,
-            self._release,
-            self._seen,
-            self._at,
-            self.model,
-            self.mask,
-            self._edges[self.distribution],
-            self._betas[0].value,
-            self._interarrival,
-            self._horizon,
-            settings.futures,
-            settings.arrivals,
-            settings.batch,
-            settings.drop,
-            seed,
-            best,
-            worth,
-        )
-        return best, worth
 
     def rule_rows(self, rules: Sequence[NDArray[np.int64]] | NDArray[np.int64]) -> NDArray[np.int64]:
         """What the baseline ``rule`` would choose; ``rules``: its parameters per distribution."""

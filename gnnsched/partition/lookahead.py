@@ -11,10 +11,10 @@ from numba import njit
 
 from gnnsched.partition.compiled_policy import Weights, best_row, take, value_of
 from gnnsched.partition.episode import Outcome
-from gnnsched.partition.features import Choices, Singles, no_choices, observe, see
+from gnnsched.partition.features import Choices, no_choices, observe, see
 from gnnsched.partition.network import ACCEPTED, BLOCKED, DISCOUNT
 from gnnsched.partition.workload import Arrivals, Betas
-from gnnsched.partition.world import Bools, Floats, Longs, Tables, World
+from gnnsched.partition.world import Floats, Longs, Tables, World
 
 
 @dataclass(frozen=True)
@@ -131,67 +131,6 @@ def weigh(
         if left == 1:
             break
     return best, mean
-
-
-@njit(cache=True)
-def weigh_many(
-    tables: Tables,
-    weights: Weights,
-    release: Floats,
-    seen: Floats,
-    at: Longs,
-    model: Longs,
-    mask: Bools,
-    edges: Floats,
-    values: Floats,
-    interarrival: float,
-    horizon: float,
-    futures: int,
-    arrivals: int,
-    batch: int,
-    drop: float,
-    seed: int,
-    best: Longs,
-    worth: Singles,
-) -> None:
-    """``weigh`` for many episodes; ``edges`` (episodes, k): cumulated probabilities of ``values`` (k,), the limits.
-
-    Fills ``best`` (episodes,), a row, and ``worth`` (episodes, D + 1) where there is a choice.
-    """
-    np.random.seed(seed)  # noqa: NPY002 (numba has no generators of its own)
-    choices = no_choices(tables)
-    future_model = np.zeros((futures, arrivals + 1), np.int64)
-    future_beta = np.zeros((futures, arrivals + 1))
-    for e in range(len(at)):
-        legal = np.flatnonzero(mask[e])
-        best[e] = legal[0]
-        if len(legal) == 1:
-            worth[e, legal[0]] = 0.0
-            continue
-        for f in range(futures):
-            for k in range(arrivals + 1):
-                future_model[f, k] = np.random.randint(len(tables.sequential))  # noqa: NPY002
-                drawn = int(np.searchsorted(edges[e], np.random.random(), side="right"))  # noqa: NPY002
-                future_beta[f, k] = values[min(drawn, len(values) - 1)]
-        chosen, mean = weigh(
-            tables,
-            weights,
-            release[e],
-            seen[e],
-            at[e],
-            model[e],
-            legal,
-            future_model,
-            future_beta,
-            interarrival,
-            horizon,
-            batch,
-            drop,
-            choices,
-        )
-        best[e] = legal[chosen]
-        for c in range(len(legal)):
-            worth[e, legal[c]] = mean[c]
 
 
 def run_lookahead(

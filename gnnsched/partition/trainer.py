@@ -1,4 +1,4 @@
-"""Training the partitioning policy: imitation of rules, then masked PPO, then what lookahead finds."""
+"""Training the partitioning policy: imitation of tuned rules first, then masked PPO."""
 
 import copy
 import os
@@ -12,12 +12,10 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from gnnsched.models.policy import on_device
-from gnnsched.partition import lookahead_learning, ppo
+from gnnsched.partition import ppo
 from gnnsched.partition.compiled_policy import run_policy, weights_of
 from gnnsched.partition.episode import metrics
 from gnnsched.partition.fleet import Fleet
-from gnnsched.partition.lookahead import Lookahead
-from gnnsched.partition.lookahead_learning import Weighed, weigh_decisions
 from gnnsched.partition.network import PartitionConfig, PartitionPolicy, join_jobs
 from gnnsched.partition.seeds import TRAINING, VALIDATION, generator
 from gnnsched.partition.workload import DISTRIBUTIONS, beta_distribution, draw_arrivals
@@ -30,12 +28,9 @@ from gnnsched.training.state import TrainingState, load_state, not_resumable, sa
 class PartitionTraining:
     """Settings of a training run; the defaults made the shipped checkpoints.
 
-    ``iterations`` or ``minutes`` end it, whichever comes first; learning rates and entropy bonus fall linearly over
-    their part of the run. The first ``imitation`` iterations imitate the tuned rules, with the entropy bonus
-    ``imitation_entropy``: a policy that is sure of itself explores nothing afterwards. ``episodes``: side by side, over
-    all worlds. The last ``lookahead`` part of the run learns the choices of lookahead (its ``futures`` and
-    ``arrivals``), half of the episodes following them and half the policy: to each choice goes a probability that
-    rises with what it is worth over ``temperature``. ``memory``: decisions that are learned from again.
+    ``iterations`` or ``minutes`` end it, whichever comes first; learning rate and entropy bonus fall linearly until
+    then. The first ``imitation`` iterations imitate the tuned rules, with the entropy bonus ``imitation_entropy``: a
+    policy that is sure of itself explores nothing afterwards. ``episodes``: side by side, over all worlds.
     """
 
     seed: int = 0
@@ -52,14 +47,6 @@ class PartitionTraining:
     clip: float = 0.2
     entropy: float = 0.02
     last_entropy: float = 0.002
-    lookahead: float = 0.4
-    lookahead_learning_rate: float = 3e-4
-    futures: int = 16
-    arrivals: int = 16
-    temperature: float = 0.1
-    lookahead_steps: int = 8
-    lookahead_minibatches: int = 12
-    memory: int = 65_536
     value_weight: float = 0.5
     gradient_clip: float = 0.5
     averaging: float = 0.998
@@ -93,7 +80,6 @@ class PartitionTrainer:
         each = max(len(DISTRIBUTIONS), config.episodes // len(self.worlds))
         rng = np.random.default_rng([TRAINING, config.seed])
         self.fleets = [Fleet(world, each, rng) for world in worlds]
-        self._memory: list[Weighed] = []
         self.iteration = 0
         self.elapsed = 0.0
         self.steps = 0
@@ -124,19 +110,10 @@ class PartitionTrainer:
     def update(self) -> dict[str, float]:
         """One iteration: some steps of all episodes, then some epochs over them."""
         config = self.config
-        rng = np.random.default_rng([TRAINING, config.seed, self.iteration])
-        begin_lookahead = 1.0 - config.lookahead
-        learning_lookahead = self.done_share >= begin_lookahead and self.iteration >= config.imitation
-        if learning_lookahead:
-            left = (1.0 - self.done_share) / max(config.lookahead, 1e-9)
-            rate = config.lookahead_learning_rate
-        else:
-            left = max(0.0, 1.0 - self.done_share / max(begin_lookahead, 1e-9))
-            rate = config.learning_rate
+        rng = np.random.default_rng([TRAINING, config.seed, 1 + self.iteration])
+        left = 1.0 - self.done_share
         for group in self.optimizer.param_groups:
-            group["lr"] = rate * max(0.05, left)
-        if learning_lookahead:
-            return self._learn_lookahead(rng)
+            group["lr"] = config.learning_rate * max(0.02, left)
         entropy_weight = config.last_entropy + (config.entropy - config.last_entropy) * left
         imitating = self.iteration < config.imitation
         batch, scalars = ppo.collect(
@@ -191,40 +168,6 @@ class PartitionTrainer:
             for slow, fast in zip(self.average.parameters(), self.policy.parameters()):
                 slow.lerp_(fast, 1.0 - min(self.config.averaging, (1.0 + self.steps) / (10.0 + self.steps)))
         return norm.item()
-
-    def _learn_lookahead(self, rng: np.random.Generator) -> dict[str, float]:
-        """Some steps of all episodes, each choice weighed by lookahead, and some minibatches of what is remembered."""
-        config = self.config
-        gathered, changed = weigh_decisions(
-            copy.deepcopy(self.average).cpu(),
-            self.fleets,
-            Lookahead(config.futures, config.arrivals),
-            config.lookahead_steps,
-            rng,
-            self.device,
-        )
-        self._memory = [*self._memory, gathered]
-        while len(self._memory) > 1 and sum(len(own.job) for own in self._memory[1:]) >= config.memory:
-            self._memory.pop(0)
-        remembered = Weighed.joined(self._memory)
-        choice_losses, value_losses = [], []
-        for _ in range(config.lookahead_minibatches):
-            part = torch.from_numpy(rng.integers(len(remembered.job), size=config.minibatch)).to(self.device)
-            choice, value = lookahead_learning.losses(
-                self.policy, self.jobs, remembered, part, config.temperature
-            )
-            self._descend(choice + config.value_weight * value)
-            choice_losses.append(choice.item())
-            value_losses.append(value.item())
-        self.iteration += 1
-        self.steps += len(gathered.job)
-        return {
-            "lookahead/loss": float(np.mean(choice_losses)),
-            "lookahead/value_loss": float(np.mean(value_losses)),
-            "lookahead/changed_choices": changed,
-            "update/learning_rate": self.optimizer.param_groups[0]["lr"],
-            "time/steps": float(self.steps),
-        }
 
     def validate(self) -> dict[str, float]:
         """Blocking rates of the averaged policy on arrivals of their own; keeps the best weights seen."""
