@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 
 from tyro.conf import Positional, arg, subcommand
 
-from gnnsched.cli.options import check_output
+from gnnsched.cli.options import check_device, check_output
 from gnnsched.cli.partition_evaluate import EvaluatePartition
 from gnnsched.cli.partition_options import ClusterName, Profiles, load
 from gnnsched.cli.partition_train import TrainPartition
@@ -32,11 +32,15 @@ class Profile:
     """Samples of a training step (default: the model's usual number)."""
     measure: bool = False
     """Measure the times on this machine instead."""
-    device: str = "cpu"
-    """Where to measure: cpu or cuda."""
+    device: Literal["cpu", "cuda"] = "cpu"
+    """Where to measure."""
 
     def run(self) -> int:
         check_output(self.output, (".txt",))
+        about_file = self.output.with_name(self.output.name + ".json")
+        check_output(about_file, (".json",))
+        if self.measure:
+            check_device(self.device)
         from gnnsched.partition.job_graph import mirrored
         from gnnsched.partition.profile_file import write_profile
         from gnnsched.partition.profiler import profile_model
@@ -50,12 +54,12 @@ class Profile:
             )
         write_profile(profile, self.output)
         text = json.dumps(about, indent=1) + "\n"
-        write_atomically(self.output.with_suffix(".json"), lambda stream: stream.write(text.encode()))
+        write_atomically(about_file, lambda stream: stream.write(text.encode()))
         graph = mirrored(profile)
         print(
             f"{self.model}: {graph.num_ops} ops, {len(graph.edges)} edges in a training step, "
             f"{format_time(graph.step_time)} on one worker, {format_size(graph.total_memory)} of memory; "
-            f"written to {self.output}"
+            f"written to {self.output}, what it was made with to {about_file.name}"
         )
         return 0
 

@@ -1,6 +1,7 @@
 """``gnnsched partition evaluate``: policies compared on the same arriving jobs."""
 
 import json
+import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -59,13 +60,14 @@ class EvaluatePartition:
         from gnnsched.partition.checkpoint import load_partition_policy, shipped_partition_checkpoint
         from gnnsched.partition.evaluation import LEARNED, LOOKING_AHEAD, Runner, evaluate, policy_names
 
-        names = self.policies or tuple(policy_names(world))
+        names = tuple(dict.fromkeys(self.policies)) or tuple(policy_names(world))
         for name in names:
             if name not in (LEARNED, LOOKING_AHEAD):
-                check_baseline(name)
+                check_baseline(name, world)
+        distributions = tuple(dict.fromkeys(self.distributions))
         rows: list[Row] = []
         try:
-            with Progress("evaluating", len(names) * len(self.distributions) * self.seeds) as progress:
+            with Progress("evaluating", len(names) * len(distributions) * self.seeds) as progress:
                 runner = Runner(
                     world,
                     lambda: load_partition_policy(
@@ -73,7 +75,7 @@ class EvaluatePartition:
                     ),
                     progress.say,
                 )
-                for row in evaluate(runner, names, self.distributions, self.seeds):
+                for row in evaluate(runner, names, distributions, self.seeds):
                     rows.append(row)
                     progress.step(f"distribution {row.distribution}, {row.policy}")
         finally:
@@ -102,7 +104,7 @@ class EvaluatePartition:
         assert self.plot is not None
         kind = self.plot.suffix[1:].lower()
         write_atomically(self.plot, lambda stream: draw_partition(rows, runner, stream, kind))
-        print(f"plot written to {self.plot}")
+        print(f"plot written to {self.plot}", file=sys.stderr)
 
 
 def _described(rows: "Sequence[Row]") -> str:

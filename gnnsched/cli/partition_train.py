@@ -1,6 +1,7 @@
 """``gnnsched partition train``: imitation, then masked PPO, on one or several clusters."""
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -74,7 +75,9 @@ class TrainPartition:
             minutes=10.0 if self.minutes is None and self.iterations is None else self.minutes,
         )
         trainer = PartitionTrainer(worlds, self._rules(worlds), config, device=self.device)
+        metrics: dict[str, float] = {}
         if self.resume:
+            metrics = self._resumed_metrics(worlds)
             trainer.load(self.output)
             if trainer.done_share >= 1.0:
                 print(
@@ -82,7 +85,24 @@ class TrainPartition:
                     f"{counted(trainer.iteration, 'iteration')}; give more of them"
                 )
                 return 0
-        return self._train(trainer)
+        return self._train(trainer, metrics)
+
+    def _resumed_metrics(self, worlds: "list[World]") -> dict[str, float]:
+        """Metrics of the run to go on with; one on other worlds or with another seed is refused."""
+        from gnnsched.partition.checkpoint import PARTITION
+        from gnnsched.topology import InputError
+        from gnnsched.training.checkpoint import describe_checkpoint
+
+        before = describe_checkpoint(self.output, PARTITION)
+        if before.get("training_set") != _training_set(worlds):
+            raise InputError(
+                f"{self.output}: trained on other clusters or jobs; give the same ones or drop --resume"
+            )
+        if before.get("seed") != self.seed:
+            raise InputError(
+                f"{self.output}: trained with seed {before.get('seed')}; give that or drop --resume"
+            )
+        return dict(before.get("metrics", {}))
 
     def _worlds(self) -> "list[World]":
         folders: tuple[Path | None, ...] = self.profiles or (None,)
@@ -111,22 +131,16 @@ class TrainPartition:
                 rules.append(np.stack(own))
         return rules
 
-    def _train(self, trainer: "PartitionTrainer") -> int:
+    def _train(self, trainer: "PartitionTrainer", metrics: dict[str, float]) -> int:
         from gnnsched.partition.checkpoint import PARTITION
         from gnnsched.report.training_log import TrainingLog
         from gnnsched.training.checkpoint import save_checkpoint
         from gnnsched.training.machine import machine
 
-        metrics: dict[str, float] = {}
-
         def keep() -> None:
             about = {
-                "training_set": {
-                    "clusters": [world.cluster.name for world in trainer.worlds],
-                    "models": [list(world.model_names) for world in trainer.worlds],
-                    "holding": [world.holding for world in trainer.worlds],
-                    "profile_time_unit_s": trainer.worlds[0].time_unit,
-                },
+                "training_set": _training_set(trainer.worlds),
+                "settings": asdict(trainer.config),
                 "seed": self.seed,
                 "wall_time_s": round(trainer.elapsed, 3),
                 "steps": trainer.steps,
@@ -157,7 +171,7 @@ class TrainPartition:
                 scalars = trainer.validate()
                 log.write(scalars, trainer.iteration)
                 if trainer.best < best or not metrics:
-                    metrics = scalars
+                    metrics = {k: v for k, v in scalars.items() if k.startswith("validation/")}
             keep()
         log.close()
         print(
@@ -166,3 +180,17 @@ class TrainPartition:
             f"blocking rate on validation arrivals {trainer.best:.4f}; checkpoint written to {self.output}"
         )
         return 130 if seen else 0
+
+
+def _training_set(worlds: "Sequence[World]") -> list[dict[str, Any]]:
+    """What a run is trained on, for the checkpoint and for resuming."""
+    return [
+        {
+            "cluster": world.cluster.name,
+            "models": list(world.model_names),
+            "holding": world.holding,
+            "profile_time_unit_s": world.time_unit,
+            "fingerprint": world.fingerprint,
+        }
+        for world in worlds
+    ]

@@ -30,9 +30,16 @@ def baseline_names(world: World) -> list[str]:
     return [*(name for name in _NAMED if name != "rule"), *(f"constant_{d}" for d in world.tables.degree)]
 
 
-def check_baseline(name: str) -> None:
-    """Raise InputError for what is no baseline's name."""
-    if name not in _NAMED and _CONSTANT.fullmatch(name) is None:
+def check_baseline(name: str, world: World) -> None:
+    """Raise InputError for what is no baseline's name, or a constant that is no degree of the cluster."""
+    constant = _CONSTANT.fullmatch(name)
+    degrees = [str(degree) for degree in world.tables.degree]
+    if constant is not None and constant[1] not in degrees:
+        raise InputError(
+            f"policy {shown(name)}: {world.cluster.name} has no block of that size; one of constant_"
+            + ", constant_".join(degrees)
+        )
+    if name not in _NAMED and constant is None:
         near = nearest(name, (*_NAMED, "constant_4", "learned", "learned_lookahead"))
         cure = f"did you mean {near}?" if near else "one of learned, " + ", ".join(_NAMED) + ", constant_4"
         raise InputError(f"policy {shown(name)}: unknown; {cure}")
@@ -55,7 +62,7 @@ def run_baseline(
 
     Raises InputError for another name.
     """
-    check_baseline(name)
+    check_baseline(name, world)
     constant = _CONSTANT.fullmatch(name)
     if constant is not None:
         kind, number = kernel.CAP, int(constant[1])

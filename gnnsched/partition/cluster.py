@@ -64,8 +64,8 @@ class Cluster(Protocol):
 def collective_time(workers: Sequence[int], message_bytes: float, network: Cluster) -> float:
     """Seconds of an AllReduce of ``message_bytes`` among ``workers`` of ``network``; 0 for a single worker.
 
-    The three networks: ``Ramp`` (its closed form), ``BoundedTopology`` (this package's bound times a factor) and
-    ``PlannedTopology`` (this package's own schedules).
+    Three implementations: ``Ramp``, its closed form; ``TopologyCluster``, this package's own schedules or, with a
+    ``factor``, that times this package's bound.
     """
     distinct = sorted(set(workers))
     if len(distinct) < 2 or message_bytes <= 0.0:

@@ -87,10 +87,12 @@ class JobPartitioningEnv(gymnasium.Env[Observation, np.int64]):
         world: World | None = None,
     ) -> None:
         self._betas: Betas = beta_distribution(distribution)
-        if arrivals < 1:
-            raise InputError(f"arrivals: {arrivals} is below 1; give a number of jobs")
-        if not interarrival > 0.0:
-            raise InputError(f"interarrival: {interarrival} is not positive; give a time")
+        if not isinstance(arrivals, int) or arrivals < 1:
+            raise InputError(f"arrivals: {arrivals!r}; give a whole number of jobs, at least 1")
+        if not 0.0 < interarrival < float("inf"):
+            raise InputError(f"interarrival: {interarrival!r}; give a positive, finite time")
+        if holding not in ("faithful", "exact"):
+            raise InputError(f"holding: {holding!r}; give faithful or exact")
         self.world = load_world(cluster, profiles, ddls_units, holding) if world is None else world
         self._count, self._interarrival = arrivals, interarrival
         models = self.world.models
@@ -120,7 +122,7 @@ class JobPartitioningEnv(gymnasium.Env[Observation, np.int64]):
         )
         self._choices = no_choices(self.world.tables)
         self._release = np.zeros(workers)
-        self._seen = np.zeros(4)
+        self._seen, self._seen_before = np.zeros(4), np.zeros(4)
         self._ends: list[float] = []
         self._at = 0
         self._arrivals: Arrivals | None = None
@@ -178,6 +180,7 @@ class JobPartitioningEnv(gymnasium.Env[Observation, np.int64]):
         if over:
             # The last observation is of the same job: there is no other.
             self._at -= 1
+            self._seen[:] = self._seen_before
         observation, info = self._look(arrivals)
         self._at += over
         info |= {"illegal": not legal, "jct": jct if accepted else 0.0}
@@ -194,6 +197,7 @@ class JobPartitioningEnv(gymnasium.Env[Observation, np.int64]):
         tables, choices = self.world.tables, self._choices
         now = self._at * arrivals.interarrival
         model, beta = int(arrivals.model[self._at]), float(arrivals.beta[self._at])
+        self._seen_before = self._seen.copy()
         see(self._seen, beta, tables.sequential[model])
         observe(
             tables,
@@ -203,7 +207,7 @@ class JobPartitioningEnv(gymnasium.Env[Observation, np.int64]):
             beta,
             self._seen,
             arrivals.interarrival,
-            max(arrivals.horizon, arrivals.interarrival),
+            arrivals.horizon,
             choices,
         )
         rows = np.concatenate(([0], tables.degree))

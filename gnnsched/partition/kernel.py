@@ -5,7 +5,7 @@ from numba import njit
 
 from gnnsched.partition.world import Bools, Floats, Longs, Tables
 
-# Baselines by number; each has one parameter.
+# Baselines by number. A cap has one parameter, the rule three for each model.
 MAX, ACCEPTABLE, RANDOM, CAP, SMALLEST_FIT, RULE = range(6)
 REFUSE = -1
 # Where a rule turns to when the degree that it begins at will not do.
@@ -53,7 +53,8 @@ def try_place(tables: Tables, release: Floats, now: float, model: int, j: int, h
 @njit(cache=True)
 def _place_ops(tables: Tables, release: Floats, now: float, model: int, j: int, held: Bools) -> float:
     """``try_place`` op by op, with an eye on each worker's memory."""
-    left = np.where(release <= now, tables.worker_memory, 0.0)
+    # On a worker of another job not even a part without bytes has room.
+    left = np.where(release <= now, tables.worker_memory, -1.0)
     begin, end = tables.op_start[model], tables.op_start[model + 1]
     at = np.full(end - begin, -1, np.int64)
     main = tables.largest[model, j]
@@ -91,8 +92,7 @@ def _place_ops(tables: Tables, release: Floats, now: float, model: int, j: int, 
 def _has_memory(tables: Tables, left: Floats, block: int, degree: int, part: float) -> bool:
     for k in range(degree):
         worker = tables.block_workers[block, k]
-        # A worker of another job has none left, and even a part without bytes may not go there.
-        if left[worker] < part or left[worker] <= 0.0:
+        if left[worker] < part:
             return False
     return True
 

@@ -48,7 +48,7 @@ def place(
 
     Forward ops in first-in-first-out topological order: on the workers of the first parent that sits on as many
     workers as the op has parts and has the memory left, else on the first block of free workers with the memory;
-    backward parts sit with their partners. ``forced``: workers to use instead of the first block of a degree.
+    backward parts sit with their partners. ``forced``: by degree, a block to try before the others.
     """
     left = np.where(free, cluster.worker_memory, 0.0)
     parents: list[list[int]] = [[] for _ in range(graph.num_forward)]
@@ -65,8 +65,9 @@ def place(
             if workers is not None and len(workers) == degree and (left[workers] >= part).all():
                 found = workers
                 break
-        if found is None and forced is not None and degree in forced:
-            found = forced[degree]
+        block = None if forced is None else forced.get(degree)
+        if found is None and block is not None and (left[block] >= part).all():
+            found = block
         if found is None:
             for workers in cluster.blocks(degree).workers:
                 if free[workers].all() and (left[workers] >= part).all():

@@ -5,7 +5,6 @@ parameter_size=..``, where a bracketed activation list is summed; an edge line i
 Times are milliseconds, sizes bytes (Narayanan et al., SOSP 2019, whose profiler writes these files).
 """
 
-import math
 import os
 import re
 from pathlib import Path
@@ -19,9 +18,11 @@ from gnnsched.topology.files import read_bytes, write_atomically
 # Seconds of one unit of time in a file. ddls takes the same numbers for seconds (see ``units``).
 MILLISECONDS = 1e-3
 FIELDS = ("forward_compute_time", "backward_compute_time", "activation_size", "parameter_size")
+# No time or size is longer: what is beyond is a mistake, and would not be finite in sums.
+MOST = 1e18
 # Written by PipeDream's partitioner into some files; nothing here depends on it.
 _IGNORED = ("stage_id",)
-_NODE = re.compile(r"node(\d+)")
+_NODE = re.compile(r"node([0-9]{1,9})")
 _SEPARATOR = " -- "
 
 
@@ -143,10 +144,8 @@ def _number(text: str, key: str, where: str) -> float:
             value = float(part)
         except ValueError:
             raise InputError(f"{where}: {shown(part.strip())} is no number; give one of at least 0") from None
-        if not (math.isfinite(value) and value >= 0.0):
-            raise InputError(
-                f"{where}: {part.strip()} is negative or not finite; give a number of at least 0"
-            )
+        if not 0.0 <= value <= MOST:
+            raise InputError(f"{where}: {part.strip()} is out of range; give a number from 0 to {MOST:g}")
         total += value
     return total
 

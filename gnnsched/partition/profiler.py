@@ -42,6 +42,7 @@ DEVICES = {
     )
 }
 DEFAULT_DEVICE = "v100"
+MOST_SAMPLES = 1_000_000
 
 
 class _Tracer(fx.Tracer):
@@ -196,8 +197,8 @@ def profile_model(
     if device not in DEVICES:
         raise InputError(f"device {shown(device)}: no roofline known; one of {', '.join(DEVICES)}")
     size = model.batch if batch is None else batch
-    if size < 1:
-        raise InputError(f"batch {size}: below 1; give a number of samples")
+    if not 1 <= size <= MOST_SAMPLES:
+        raise InputError(f"batch {size}: give 1 to {MOST_SAMPLES} samples")
     place = "meta" if measure is None else measure
     times = _roofline(DEVICES[device]) if measure is None else _measured(place)
     profile = _profile(name, model, size, place, times)
@@ -218,7 +219,7 @@ def _profile(
 ) -> JobProfile:
     with torch.device(place):
         module = model.make().train()
-    inputs = [tensor.to(place) for tensor in model.inputs(batch)]
+        inputs = model.inputs(batch)
     walk = _Walk(fx.GraphModule(module, _Tracer().trace(module)), times)
     walk.run(*inputs)
     number = {node: i for i, node in enumerate(walk.ops)}

@@ -18,7 +18,7 @@ from gnnsched.topology import InputError, Topology
 
 # Bytes at which an AllReduce is planned, and in how many chunks per server; between them its time is interpolated,
 # beyond them it grows with the bytes.
-PLANNED = {2**18: 1, 2**22: 2, 2**26: 4}
+PLANNED = {2**10: 1, 2**18: 1, 2**22: 2, 2**26: 4}
 SAMPLES = 4
 # Blocks whose AllReduces take equally long, within this factor, are of one kind.
 ALIKE = 1.02
@@ -50,7 +50,7 @@ class TopologyCluster:
         progress: Callable[[str], None] | None = None,
     ) -> None:
         if len(topology.participants) < 2:
-            raise InputError(f"topology {topology.name}: fewer than two participants; no cluster")
+            raise InputError(f"topology {topology.name}: fewer than two participants; a cluster needs more")
         self.topology = topology
         self.worker_memory = worker_memory
         self.factor = factor
@@ -71,22 +71,30 @@ class TopologyCluster:
     def _routes(self) -> _Routes:
         """The ways between workers that have the least sum of seconds per byte."""
         topology, servers = self.topology, self.topology.participants
-        ends = (topology.link_source, topology.link_target)
+        # Of parallel cables, the fastest one: a message takes one of them.
+        fastest = {
+            (int(topology.link_source[e]), int(topology.link_target[e])): int(e)
+            for e in np.argsort(topology.bandwidth, kind="stable")
+        }
+        links = np.array(sorted(fastest.values()), np.int64)
+        ends = (topology.link_source[links], topology.link_target[links])
         shape = (topology.num_nodes, topology.num_nodes)
         # Of several ways as fast for a byte, the one of the fewest links.
-        slowness = 1.0 / topology.bandwidth
+        slowness = 1.0 / topology.bandwidth[links]
         weight = slowness + 1e-3 * slowness.min()
         cost, before = dijkstra(
             csr_array((weight, ends), shape=shape), indices=servers, return_predecessors=True
         )
-        latency = csr_array((topology.latency + 1e-300, ends), shape=shape)
-        speed = csr_array((topology.bandwidth, ends), shape=shape)
+        latency = csr_array((topology.latency[links] + 1e-300, ends), shape=shape)
+        speed = csr_array((topology.bandwidth[links], ends), shape=shape)
         count = len(servers)
         slowest, delay = np.zeros((count, count)), np.zeros((count, count))
         for i in range(count):
             for j, server in enumerate(servers):
                 if not np.isfinite(cost[i, server]):
-                    raise InputError(f"topology {topology.name}: not all participants reach each other")
+                    raise InputError(
+                        f"topology {topology.name}: not all participants reach each other; add links"
+                    )
                 node = int(server)
                 while node != servers[i]:
                     previous = int(before[i, node])
@@ -96,7 +104,7 @@ class TopologyCluster:
         return _Routes(slowest, delay, cost[:, servers])
 
     def transfer_time(self, source: int, target: int, message_bytes: float) -> float:
-        """Seconds of one message over the fastest way between two servers; 0 on one server or for nothing."""
+        """Seconds of one message over the way of the least seconds per byte; 0 on one server or for nothing."""
         if source == target or message_bytes <= 0.0:
             return 0.0
         routes = self._routes

@@ -1,4 +1,4 @@
-"""Jobs as they arrive: models in turn, each with the share of its sequential time within which it must be done."""
+"""Jobs as they arrive: models in random order, each with a limit on its time."""
 
 import json
 from dataclasses import dataclass

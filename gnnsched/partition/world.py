@@ -1,5 +1,6 @@
 """Everything that the compiled simulator looks up: blocks of the cluster, and per model and degree what a job takes."""
 
+import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
@@ -9,7 +10,7 @@ from numpy.typing import NDArray
 
 from gnnsched.partition.cluster import Blocks, Cluster, degrees
 from gnnsched.partition.job_graph import JobGraph
-from gnnsched.partition.placement import QUANTUM, degrees_of_ops, place, place_exactly
+from gnnsched.partition.placement import QUANTUM, Placement, degrees_of_ops, place, place_exactly
 from gnnsched.partition.step_simulation import simulate_job
 from gnnsched.topology.errors import InputError
 
@@ -78,6 +79,14 @@ class World:
         return f"{self.cluster.name}-{self.holding}-{self.model_names[0]}+{len(self.models) - 1}"
 
     @property
+    def fingerprint(self) -> str:
+        """Tells worlds apart in which jobs take other times or are placed otherwise."""
+        digest = hashlib.sha256()
+        for array in (self.tables.block_workers, self.tables.jct, self.tables.sequential):
+            digest.update(np.ascontiguousarray(array).tobytes())
+        return digest.hexdigest()[:16]
+
+    @property
     def model_names(self) -> tuple[str, ...]:
         return tuple(model.name for model in self.models)
 
@@ -112,6 +121,11 @@ def make_world(
             for kind in range(blocks[largest[m, j]].num_kinds):
                 jct[m, j, kind] = _completion(model, split, cluster, blocks[largest[m, j]], kind, holding)
         op_degree.append(np.stack(columns, 1))
+        if not np.isfinite(jct[m]).any():
+            raise InputError(
+                f"{model.profile.file or model.name}: the job's {model.total_memory:.3g} bytes fit on no block of "
+                f"{cluster.name}; use a smaller batch or larger workers"
+            )
     start, workers, kind_of = _stacked(blocks)
     parent_start, op_parents = _parents(models)
     tables = Tables(
@@ -160,10 +174,20 @@ def _completion(
 ) -> float:
     block = blocks.of_kind(kind)
     if holding == "exact":
-        return simulate_job(model, place_exactly(model, split, block), cluster).jct
+        exact = place_exactly(model, split, block)
+        fits = max(_bytes_by_worker(model, exact).values()) <= cluster.worker_memory
+        return simulate_job(model, exact, cluster).jct if fits else np.inf
     everything = np.ones(cluster.num_workers, bool)
     placement = place(model, split, cluster, everything, {len(block): block})
     return np.inf if placement is None else simulate_job(model, placement, cluster).jct
+
+
+def _bytes_by_worker(model: JobGraph, placement: Placement) -> dict[int, float]:
+    total: dict[int, float] = {}
+    for op, workers in enumerate(placement.workers):
+        for worker in workers.tolist():
+            total[worker] = total.get(worker, 0.0) + float(model.memory[op]) / len(workers)
+    return total
 
 
 def _stacked(blocks: Sequence[Blocks]) -> tuple[Longs, Longs, Longs]:
