@@ -145,7 +145,9 @@ def _number(text: str, key: str, where: str) -> float:
         except ValueError:
             raise InputError(f"{where}: {shown(part.strip())} is no number; give one of at least 0") from None
         if not 0.0 <= value <= MOST:
-            raise InputError(f"{where}: {part.strip()} is out of range; give a number from 0 to {MOST:g}")
+            raise InputError(
+                f"{where}: {part.strip()} is negative, not finite or too large; give a number from 0 to {MOST:g}"
+            )
         total += value
     return total
 
