@@ -26,7 +26,7 @@ from gnnsched.training.state import TrainingState, load_state, not_resumable, sa
 
 @dataclass(frozen=True)
 class PartitionTraining:
-    """Settings of a training run; the defaults made the shipped checkpoints.
+    """Settings of a training run.
 
     ``iterations`` or ``minutes`` end it, whichever comes first; learning rate and entropy bonus fall linearly until
     then. The first ``imitation`` iterations imitate the tuned rules, with the entropy bonus ``imitation_entropy``: a

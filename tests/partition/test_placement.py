@@ -223,6 +223,23 @@ def test_compiled_placement_is_the_plain_one(seed: int, holding: str, memory: fl
                     assert time == pytest.approx(wanted[1], rel=1e-12)
 
 
+def test_an_op_without_bytes_stays_with_its_parent_on_a_full_worker() -> None:
+    """2 x 4 bytes fill the first worker; the next op needs none, and the one after it another worker."""
+    graph = mirrored(
+        profile([0.0, 0.0, 0.0, 1.0], [(0, 1), (1, 2), (2, 3)], [1.0] * 4, activation=[4.0, 0.0, 1.0, 0.0])
+    )
+    cluster = Ramp(2, 2, 2, worker_memory=8.0)
+    world = make_world(cluster, [graph], 1.0)
+    held = np.zeros(8, bool)
+    assert world.tables.binds.all()
+    for j, degree in enumerate(degrees(cluster)):
+        found = placed(graph, [1, 1, 1, degree], cluster)
+        assert found is not None
+        assert found[:3] == [[0], [0], [1]]
+        assert try_place(world.tables, np.zeros(8), 0.0, 0, j, held) > 0.0
+        assert set(np.flatnonzero(held)) == {worker for own in found for worker in own}
+
+
 @settings(max_examples=60)
 @given(st.integers(0, 10**6), st.sampled_from(["faithful", "exact"]))
 def test_a_job_of_one_degree_takes_as_long_as_where_it_is(seed: int, holding: str) -> None:

@@ -196,6 +196,11 @@ REFUSED: dict[str, tuple[str, tuple[str, ...]]] = {
     ),
     "no fields": (node(1) + "node2 -- Conv2d(3, 64)\n", ("line 2", "node2 -- Conv2d(3, 64)", "no node")),
     "no id": (node(1) + node("x"), ("line 2", "nodex", "is no node")),
+    "an endless id": (node(1) + node("1" * 5000), ("line 2", "is no node")),
+    "more bytes than there are": (
+        node(1, parameter_size="1e300"),
+        ("line 1", "node1: parameter_size", "1e300"),
+    ),
     "prose": ("A profile of AlexNet\n", ("line 1", "A profile of AlexNet", "is no node")),
     "an edge of three": (CHAIN + "\tnode1 -- node2 -- node3\n", ("line 6", "is no edge")),
     "an edge of one": (CHAIN + "\tnode1\n", ("line 6", "'node1' is no edge")),

@@ -201,6 +201,17 @@ def test_a_message_goes_the_way_of_the_least_seconds_per_byte() -> None:
     assert cluster.transfer_time(0, 1, 0.0) == 0.0
 
 
+def test_a_message_takes_one_of_parallel_cables() -> None:
+    """The fastest one, and its latency."""
+    builder = NetworkBuilder("double", "test")
+    servers = [builder.server(i) for i in range(2)]
+    for bandwidth, latency in ((1.0, 0.5), (4.0, 0.25), (2.0, 0.125)):
+        builder.cable(servers[0], servers[1], bandwidth, latency)
+    cluster = TopologyCluster(builder.build(), factor=1.0)
+    assert cluster.transfer_time(0, 1, 8.0) == pytest.approx(0.25 + 8.0 / 4.0)
+    assert cluster.transfer_time(1, 0, 8.0) == pytest.approx(0.25 + 8.0 / 4.0)
+
+
 # Blocks
 
 
