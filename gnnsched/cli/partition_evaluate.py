@@ -64,17 +64,15 @@ class EvaluatePartition:
         for name in names:
             if name not in (LEARNED, LOOKING_AHEAD):
                 check_baseline(name, world)
+        # A checkpoint that cannot be used is found before anything is measured.
+        policy = None
+        if LEARNED in names or LOOKING_AHEAD in names:
+            policy = load_partition_policy(self.checkpoint or shipped_partition_checkpoint(self.ddls_units))
         distributions = tuple(dict.fromkeys(self.distributions))
         rows: list[Row] = []
         try:
             with Progress("evaluating", len(names) * len(distributions) * self.seeds) as progress:
-                runner = Runner(
-                    world,
-                    lambda: load_partition_policy(
-                        self.checkpoint or shipped_partition_checkpoint(self.ddls_units)
-                    ),
-                    progress.say,
-                )
+                runner = Runner(world, policy, progress.say)
                 for row in evaluate(runner, names, distributions, self.seeds):
                     rows.append(row)
                     progress.step(f"distribution {row.distribution}, {row.policy}")

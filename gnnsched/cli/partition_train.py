@@ -61,8 +61,8 @@ class TrainPartition:
             raise InputError(f"--iterations: {self.iterations} is below 1; give a number such as 1000")
         check_seed(self.seed)
         check_device(self.device)
-        make_folder(self.output)
         worlds = self._worlds()
+        make_folder(self.output)
         import torch
 
         from gnnsched.partition.trainer import PartitionTrainer, PartitionTraining

@@ -46,13 +46,13 @@ def policy_names(world: World) -> list[str]:
 class Runner:
     """Runs policies by name on one world; what a policy needs, weights or a tuned rule, is made when first asked for.
 
-    ``policy`` makes the network.
+    ``policy``: the network; needed by the policies that are learned.
     """
 
     def __init__(
         self,
         world: World,
-        policy: Callable[[], PartitionPolicy],
+        policy: PartitionPolicy | None,
         progress: Callable[[str], None] | None = None,
     ) -> None:
         self.world = world
@@ -87,7 +87,9 @@ class Runner:
 
     def _network(self) -> Weights:
         if self._weights is None:
-            self._weights = weights_of(self._policy(), join_jobs(self.world.models))
+            if self._policy is None:
+                raise ValueError("no network given")
+            self._weights = weights_of(self._policy, join_jobs(self.world.models))
         return self._weights
 
 

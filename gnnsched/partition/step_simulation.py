@@ -164,7 +164,10 @@ def _run(
     delay_start: Longs,
     sync: Floats,
 ) -> tuple[float, float, float]:
-    """The event loop: events are (time, part, run), run 0 for a part that becomes ready, else its latest start."""
+    """The event loop: events are (time, kind, part, run): parts that end before those that become ready at that time.
+
+    ``run``: number of the start on its worker that ends, by which ends that a preemption put off are told.
+    """
     parts = len(worker)
     op_of = np.zeros(parts, np.int64)
     for op in range(len(first) - 1):
@@ -180,17 +183,17 @@ def _run(
     since = np.zeros(workers)
     starts = np.zeros(workers, np.int64)
     ready = [[(0.0, np.int64(0)) for _ in range(0)] for _ in range(workers)]
-    events = [(0.0, np.int64(p), np.int64(0)) for p in range(parts) if waiting[p] == 0]
+    events = [(0.0, np.int64(1), np.int64(p), np.int64(0)) for p in range(parts) if waiting[p] == 0]
     step, now, busy, computing, moving_until, communicating = 0.0, 0.0, 0, 0.0, 0.0, 0.0
     while len(events) > 0:
-        time, part, start = heappop(events)
+        time, kind, part, start = heappop(events)
         w = worker[part]
-        if start > 0 and (running[w] != part or starts[w] != start):
+        if kind == 0 and (running[w] != part or starts[w] != start):
             continue
         if busy > 0:
             computing += time - now
         now = time
-        if start == 0:
+        if kind == 1:
             heappush(ready[w], (duration[part], part))
         else:
             running[w] = -1
@@ -208,7 +211,7 @@ def _run(
                     arrival[target] = max(arrival[target], now + lasting)
                     waiting[target] -= 1
                     if waiting[target] == 0:
-                        heappush(events, (arrival[target], target, np.int64(0)))
+                        heappush(events, (arrival[target], np.int64(1), target, np.int64(0)))
             if longest > 0.0:
                 communicating += max(0.0, now + longest - max(now, moving_until))
                 moving_until = max(moving_until, now + longest)
@@ -225,5 +228,5 @@ def _run(
         running[w], since[w] = chosen, now
         starts[w] += 1
         busy += 1
-        heappush(events, (now + remaining[chosen], chosen, starts[w]))
+        heappush(events, (now + remaining[chosen], np.int64(0), chosen, starts[w]))
     return max(step, now), computing, communicating

@@ -97,9 +97,7 @@ def measure(options: Options, results: Results) -> None:
             )
             continue
         world = _world(case)
-        runner = Runner(
-            world, lambda case=case: load_partition_policy(shipped_partition_checkpoint(case.ddls_units))
-        )  # type: ignore[misc]
+        runner = Runner(world, load_partition_policy(shipped_partition_checkpoint(case.ddls_units)))
         names = [*policy_names(world), *([LOOKING_AHEAD] if case.lookahead else [])]
         for name in tqdm(results.missing(case.name, names), desc=case.name, file=sys.stderr):
             for distribution in DISTRIBUTIONS:

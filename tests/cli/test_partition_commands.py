@@ -169,7 +169,7 @@ def test_evaluate_writes_rows_and_a_plot(
     assert partition(*line, "--json", out, "--plot", plot) == 0
     said = capsys.readouterr().out
     rows = json.loads(out.read_text())
-    runner = Runner(load_world("ramp8", jobs), lambda: load_partition_policy(checkpoint))
+    runner = Runner(load_world("ramp8", jobs), load_partition_policy(checkpoint))
     wanted = evaluate(runner, ["max", "learned", "rule"], ["B", "D"], 2)
     assert rows == [row.as_dict() for row in wanted]
     assert [(row["distribution"], row["policy"], row["seed"]) for row in rows] == [

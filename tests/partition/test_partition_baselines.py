@@ -159,7 +159,7 @@ def test_names() -> None:
 
 @cache
 def published_runner() -> Runner:
-    return Runner(load_world("ramp32", PROFILES, ddls_units=True), PartitionPolicy)
+    return Runner(load_world("ramp32", PROFILES, ddls_units=True), None)
 
 
 @needs_profiles
@@ -268,7 +268,7 @@ def test_arrivals_are_drawn_without_replacement() -> None:
 
 
 def test_same_seed_same_arrivals_whatever_the_policy() -> None:
-    runner = Runner(eight_workers(), PartitionPolicy)
+    runner = Runner(eight_workers(), PartitionPolicy())
     one, other = runner.run("max", "C", 3)[0], runner.run("random", "C", 3)[0]
     np.testing.assert_array_equal(one.model, other.model)
     np.testing.assert_array_equal(one.beta, other.beta)

@@ -81,7 +81,7 @@ def blocking(made: list[dict[str, float]]) -> list[float]:
 
 def rate_of(world: World, policy: PartitionPolicy, name: str = "learned") -> float:
     """Mean blocking rate over held-out episodes."""
-    rows = evaluate(Runner(world, lambda: policy), [name], DISTRIBUTIONS, 2)
+    rows = evaluate(Runner(world, policy), [name], DISTRIBUTIONS, 2)
     return float(np.mean([row.metrics.blocking_rate for row in rows]))
 
 

@@ -321,3 +321,13 @@ def test_an_op_that_is_never_split_must_fit_whole() -> None:
     make_world(Ramp(2, 2, 2, worker_memory=40.0), [graph], 1.0)
     with pytest.raises(InputError, match=r"^job: node1: activation_size: .*1 ways"):
         make_world(Ramp(2, 2, 2, worker_memory=39.0), [graph], 1.0)
+
+
+def test_a_job_too_large_for_all_blocks_is_refused() -> None:
+    """Every op fits somewhere, but a job that holds exactly one block has no room on any."""
+    graph = job([(0, 1)], [10.0, 10.0])
+    cluster = Ramp(2, 2, 2, worker_memory=4.9)
+    make_world(Ramp(2, 2, 2, worker_memory=5.0), [graph], 1.0, "exact")
+    with pytest.raises(InputError, match=r"^job: .* fit on no block of ramp8") as caught:
+        make_world(cluster, [graph], 1.0, "exact")
+    assert "\n" not in str(caught.value)
