@@ -195,8 +195,9 @@ def tables(results: Results) -> dict[str, str]:
                 f"In {case.name} holding, RAMP with 32 workers, PipeDream's profiles:\n\n"
                 + _published_table(results, case.name, case.holding == "faithful")
             )
-    saved = [_saved_text(results, case) for case in CASES if case.lookahead and case.name in known]
-    blocks.append("Blocked jobs that lookahead saves of `max`'s: " + "; ".join(saved) + ".")
+    saved = [_saved_text(results, case) for case in CASES if results.of(case.name, LOOKING_AHEAD)]
+    if saved:
+        blocks.append("Blocked jobs that lookahead saves of `max`'s: " + "; ".join(saved) + ".")
     blocks.append(
         "In consistent units; in brackets the paired difference of `learned`, in standard errors, below zero where "
         "it blocks less:\n\n" + _consistent_table(results)
