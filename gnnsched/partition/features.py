@@ -46,6 +46,8 @@ JOB_FEATURES = (
 FEATURES = AFTER_FEATURES + CHOICE_FEATURES + JOB_FEATURES
 
 _COUNT = len(FEATURES)
+# What is free at the very moment of an arrival is so whichever way its time was rounded.
+_AT_ONCE = 1e-9
 
 Singles = NDArray[np.float32]
 # Fewest arrivals that the running mean of beta is trusted after; before, it is drawn towards the middle.
@@ -155,12 +157,12 @@ def observe(
             soonest[s] = min(soonest[s], free_in)
             if tables.aligned[b]:
                 for t in range(len(_AHEAD)):
-                    if free_in <= _AHEAD[t] * interarrival:
+                    if free_in <= (_AHEAD[t] + _AT_ONCE) * interarrival:
                         rows[row, t * shown + s] += 1.0 / total[s]
         f = len(_AHEAD) * shown
         for t in range(len(_AHEAD)):
             for s in range(shown):
-                if soonest[s] <= _AHEAD[t] * interarrival:
+                if soonest[s] <= (_AHEAD[t] + _AT_ONCE) * interarrival:
                     rows[row, f + t * shown + s] = 1.0
         f *= 2
         if row == 0:

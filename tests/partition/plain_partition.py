@@ -151,7 +151,7 @@ def choice_rows(
             continue
         after = release.copy()
         after[list(found.held)] = now + found.time
-        ahead = [now + t * interarrival + 1e-12 for t in SHOWN_ARRIVALS]
+        ahead = [now + (t + 1e-9) * interarrival for t in SHOWN_ARRIVALS]
         row = []
         for moment in ahead:
             for d in SHOWN_DEGREES:
