@@ -1,17 +1,14 @@
 """Training the partitioning policy: imitation of tuned rules first, then masked PPO."""
 
 import copy
-import os
-import time
-from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from gnnsched.models.policy import on_device
 from gnnsched.partition import ppo
 from gnnsched.partition.compiled_policy import run_policy, weights_of
 from gnnsched.partition.episode import metrics
@@ -20,8 +17,7 @@ from gnnsched.partition.network import PartitionConfig, PartitionPolicy, join_jo
 from gnnsched.partition.seeds import TRAINING, VALIDATION, generator
 from gnnsched.partition.workload import DISTRIBUTIONS, beta_distribution, draw_arrivals
 from gnnsched.partition.world import World
-from gnnsched.topology.errors import InputError
-from gnnsched.training.state import TrainingState, load_state, not_resumable, save_state
+from gnnsched.training.run import TrainingRun
 
 
 @dataclass(frozen=True)
@@ -54,7 +50,7 @@ class PartitionTraining:
     validation_episodes: int = 6
 
 
-class PartitionTrainer:
+class PartitionTrainer(TrainingRun[PartitionPolicy]):
     """Trains one policy on several worlds: clusters, each with the models that arrive on it."""
 
     def __init__(
@@ -66,46 +62,15 @@ class PartitionTrainer:
         device: str = "cpu",
     ) -> None:
         """``rules``: per world the tuned parameters (distributions, 3 M) of the rules to imitate."""
-        if config.iterations is None and config.minutes is None:
-            raise InputError("training: no end given; set minutes or iterations")
-        torch.manual_seed(config.seed)
+        super().__init__(config, lambda: PartitionPolicy(policy_config), device)
         self.config = config
         self.worlds = tuple(worlds)
         self.rules = tuple(rules)
-        self.device = device
-        self.policy = on_device(PartitionPolicy(policy_config), device)
-        self.average = copy.deepcopy(self.policy)
         self.optimizer = torch.optim.Adam(self.policy.parameters(), config.learning_rate, eps=1e-5)
         self.jobs = join_jobs([model for world in worlds for model in world.models]).to(device)
         each = max(len(DISTRIBUTIONS), config.episodes // len(self.worlds))
         rng = np.random.default_rng([TRAINING, config.seed])
         self.fleets = [Fleet(world, each, rng) for world in worlds]
-        self.iteration = 0
-        self.elapsed = 0.0
-        self.steps = 0
-        self.best = float("inf")
-        self.best_weights = copy.deepcopy(self.average.state_dict())
-
-    @property
-    def done_share(self) -> float:
-        """Part of the run that is over, 0 to 1."""
-        shares = [0.0]
-        if self.config.iterations is not None:
-            shares.append(self.iteration / max(1, self.config.iterations))
-        if self.config.minutes is not None:
-            shares.append(self.elapsed / (60.0 * self.config.minutes))
-        return max(shares)
-
-    def run(self) -> Iterator[dict[str, float]]:
-        """Train to the configured end; yields each iteration's scalars."""
-        while self.done_share < 1.0:
-            begin = time.monotonic()
-            scalars = self.update()
-            if self.iteration % self.config.validation_every == 0:
-                scalars |= self.validate()
-            self.elapsed += time.monotonic() - begin
-            scalars["time/steps_per_second"] = self.steps / max(self.elapsed, 1e-9)
-            yield scalars
 
     def update(self) -> dict[str, float]:
         """One iteration: some steps of all episodes, then some epochs over them."""
@@ -164,9 +129,7 @@ class PartitionTrainer:
         loss.backward()
         norm = nn.utils.clip_grad_norm_(self.policy.parameters(), self.config.gradient_clip)
         self.optimizer.step()
-        with torch.no_grad():
-            for slow, fast in zip(self.average.parameters(), self.policy.parameters()):
-                slow.lerp_(fast, 1.0 - min(self.config.averaging, (1.0 + self.steps) / (10.0 + self.steps)))
+        self.follow()
         return norm.item()
 
     def validate(self) -> dict[str, float]:
@@ -183,45 +146,17 @@ class PartitionTrainer:
                     rates.append(metrics(world, arrivals, run_policy(world, arrivals, weights)).blocking_rate)
                 result[f"validation/{number}_{world.label}/{name}"] = float(np.mean(rates))
         score = float(np.mean(list(result.values())))
-        if score < self.best:
-            self.best = score
-            self.best_weights = copy.deepcopy(self.average.state_dict())
+        self.consider(score)
         return {"validation/blocking_rate": score, **result}
 
-    def best_policy(self) -> PartitionPolicy:
-        """The policy of the best validation so far, or the running average before the first one."""
-        policy = copy.deepcopy(self.average)
-        if np.isfinite(self.best):
-            policy.load_state_dict(self.best_weights)
-        return policy.eval()
-
-    def save(self, folder: str | os.PathLike[str]) -> None:
-        """Everything that going on needs, as tensors and JSON."""
-        parts = {
-            "policy": self.policy.state_dict(),
-            "average": self.average.state_dict(),
-            "best": self.best_weights,
-        } | {
+    def kept_state(self) -> dict[str, dict[str, Tensor]]:
+        """Where the episodes are."""
+        return {
             f"fleet{i}": {key: torch.from_numpy(np.ascontiguousarray(a)) for key, a in fleet.state().items()}
             for i, fleet in enumerate(self.fleets)
         }
-        counters = [self.iteration, self.elapsed, self.steps, self.best]
-        state = TrainingState(parts, self.optimizer.state_dict()["state"], counters)
-        save_state(folder, state, asdict(self.config))
 
-    def load(self, folder: str | os.PathLike[str]) -> None:
-        """Go on from ``save``. Raises InputError where there is nothing to go on from."""
-        saved = load_state(folder, asdict(self.config))
-        try:
-            self.policy.load_state_dict(dict(saved.parts["policy"]))
-            self.average.load_state_dict(dict(saved.parts["average"]))
-            self.best_weights = dict(saved.parts["best"])
-            state = self.optimizer.state_dict()
-            state["state"] = saved.optimizer
-            self.optimizer.load_state_dict(state)
-            for i, fleet in enumerate(self.fleets):
-                fleet.restore({key: value.numpy() for key, value in saved.parts[f"fleet{i}"].items()})
-            self.iteration, self.elapsed = int(saved.counters[0]), saved.counters[1]
-            self.steps, self.best = int(saved.counters[2]), saved.counters[3]
-        except Exception as error:
-            raise not_resumable(folder, error) from None
+    def restore(self, parts: Mapping[str, Mapping[str, Tensor]]) -> None:
+        """Go on from ``kept_state``."""
+        for i, fleet in enumerate(self.fleets):
+            fleet.restore({key: value.numpy() for key, value in parts[f"fleet{i}"].items()})

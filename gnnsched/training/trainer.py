@@ -1,10 +1,6 @@
 """Hierarchical PPO: both levels of the policy trained together (after arXiv 2503.21013), flat and readable."""
 
-import copy
-import os
-import time
-from collections.abc import Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 
 import numpy as np
 import torch
@@ -24,11 +20,10 @@ from gnnsched.collective.decode.learn import (
     STATISTICS,
 )
 from gnnsched.models.features import join
-from gnnsched.models.policy import Policy, PolicyConfig, join_gradients, on_device, split_scores
-from gnnsched.topology.errors import InputError
+from gnnsched.models.policy import Policy, PolicyConfig, join_gradients, split_scores
 from gnnsched.training.mixture import Lesson, Mixture
 from gnnsched.training.rollout import LevelWeights, collect, explained_variance, gradient
-from gnnsched.training.state import TrainingState, load_state, not_resumable, save_state
+from gnnsched.training.run import TrainingRun
 
 
 @dataclass(frozen=True)
@@ -61,11 +56,8 @@ class TrainConfig:
     validation_every: int = 50
 
 
-class Trainer:
-    """Holds policy, its running average, optimizer and counters; ``run`` goes on until the configured end.
-
-    Every random draw depends on (seed, iteration) alone, so a run that was saved and loaded goes on exactly.
-    """
+class Trainer(TrainingRun[Policy]):
+    """Trains the AllReduce policy on a mixture of networks."""
 
     def __init__(
         self,
@@ -74,15 +66,10 @@ class Trainer:
         policy_config: PolicyConfig | None = None,
         device: str = "cpu",
     ) -> None:
-        if config.iterations is None and config.minutes is None:
-            raise InputError("training: no end given; set minutes or iterations")
-        torch.manual_seed(config.seed)
+        super().__init__(config, lambda: Policy(policy_config), device)
         self.config = config
         self.mixture = mixture
         self.held_out = mixture.held_out()
-        self.device = device
-        self.policy = on_device(Policy(policy_config), device)
-        self.average = copy.deepcopy(self.policy)
         base = [self.policy.path_base, self.policy.chunk_base]
         rest = [p for p in self.policy.parameters() if not any(p is b for b in base)]
         self.optimizer = torch.optim.Adam(
@@ -91,32 +78,6 @@ class Trainer:
                 {"params": base, "lr": config.base_learning_rate, "peak": config.base_learning_rate},
             ]
         )
-        self.iteration = 0
-        self.elapsed = 0.0
-        self.steps = 0
-        self.best = float("inf")
-        self.best_weights = copy.deepcopy(self.average.state_dict())
-
-    @property
-    def done_share(self) -> float:
-        """Part of the run that is over, 0 to 1."""
-        shares = [0.0]
-        if self.config.iterations is not None:
-            shares.append(self.iteration / max(1, self.config.iterations))
-        if self.config.minutes is not None:
-            shares.append(self.elapsed / (60.0 * self.config.minutes))
-        return max(shares)
-
-    def run(self) -> Iterator[dict[str, float]]:
-        """Train to the configured end; yields each iteration's scalars."""
-        while self.done_share < 1.0:
-            begin = time.monotonic()
-            scalars = self.update()
-            if self.iteration % self.config.validation_every == 0:
-                scalars |= self.validate()
-            self.elapsed += time.monotonic() - begin
-            scalars["time/steps_per_second"] = self.steps / max(self.elapsed, 1e-9)
-            yield scalars
 
     def level_weights(self) -> LevelWeights:
         """Both levels, or in alternating mode the one whose turn it is."""
@@ -174,11 +135,7 @@ class Trainer:
                 parameter.grad = None
             norm = float(nn.utils.clip_grad_norm_(self.policy.parameters(), config.gradient_clip))
             self.optimizer.step()
-        with torch.no_grad():
-            for slow, fast in zip(self.average.parameters(), self.policy.parameters()):
-                slow.lerp_(
-                    fast, 1.0 - min(config.averaging, (1.0 + self.iteration) / (10.0 + self.iteration))
-                )
+        self.follow()
         self.iteration += 1
         decisions = int(sum(len(e.tape.picks) + len(e.tape.choices) for r in rollouts for e in r.episodes))
         self.steps += decisions
@@ -222,9 +179,7 @@ class Trainer:
             mean.append(np.mean(logs))
             best.append(np.min(logs))
         score = float(np.exp(np.mean(mean + best)))
-        if score < self.best:
-            self.best = score
-            self.best_weights = copy.deepcopy(self.average.state_dict())
+        self.consider(score)
         groups: dict[str, list[float]] = {}
         for lesson, value in zip(lessons, mean):
             groups.setdefault(f"validation_family/{lesson.family}", []).append(value)
@@ -234,36 +189,3 @@ class Trainer:
             "validation/ratio_best": float(np.exp(np.mean(best))),
             **{name: float(np.exp(np.mean(values))) for name, values in groups.items()},
         }
-
-    def best_policy(self) -> Policy:
-        """The policy of the best validation so far, or the running average before the first one."""
-        policy = copy.deepcopy(self.average)
-        if np.isfinite(self.best):
-            policy.load_state_dict(self.best_weights)
-        return policy.eval()
-
-    def save(self, folder: str | os.PathLike[str]) -> None:
-        """Everything that going on needs, as tensors and JSON."""
-        parts = {
-            "policy": self.policy.state_dict(),
-            "average": self.average.state_dict(),
-            "best": self.best_weights,
-        }
-        counters = [self.iteration, self.elapsed, self.steps, self.best]
-        state = TrainingState(parts, self.optimizer.state_dict()["state"], counters)
-        save_state(folder, state, asdict(self.config))
-
-    def load(self, folder: str | os.PathLike[str]) -> None:
-        """Go on from ``save``. Raises InputError where there is nothing to go on from."""
-        saved = load_state(folder, asdict(self.config))
-        try:
-            self.policy.load_state_dict(dict(saved.parts["policy"]))
-            self.average.load_state_dict(dict(saved.parts["average"]))
-            self.best_weights = dict(saved.parts["best"])
-            state = self.optimizer.state_dict()
-            state["state"] = saved.optimizer
-            self.optimizer.load_state_dict(state)
-            self.iteration, self.elapsed = int(saved.counters[0]), saved.counters[1]
-            self.steps, self.best = int(saved.counters[2]), saved.counters[3]
-        except Exception as error:
-            raise not_resumable(folder, error) from None
