@@ -1,6 +1,5 @@
 """``gnnsched evaluate``: schedulers against the bound over several networks."""
 
-import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -8,7 +7,14 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 from tyro.conf import arg
 
-from gnnsched.cli.options import Checkpoint, NetworkFiles, at_least_one, check_output, message_bytes
+from gnnsched.cli.options import (
+    Checkpoint,
+    NetworkFiles,
+    at_least_one,
+    check_rows_file,
+    message_bytes,
+    write_rows,
+)
 from gnnsched.cli.progress import Progress
 from gnnsched.cli.tables import counted, ratio_text, table
 
@@ -41,9 +47,7 @@ class Evaluate:
     def run(self) -> int:
         at_least_one("evaluate", self.topology)
         at_least_one("--chunks-per-server", self.chunks_per_server)
-        to_stdout = self.json == Path("-")
-        if self.json is not None and not to_stdout:
-            check_output(self.json, (".json",))
+        check_rows_file(self.json)
         from gnnsched.topology.formats import load_topology
 
         size = message_bytes(self.message_size)
@@ -73,19 +77,12 @@ class Evaluate:
         finally:
             # Interrupted or not, what has been measured is worth keeping.
             if rows:
-                self._report(rows, size, to_stdout)
+                self._report(rows, size)
         return 0
 
-    def _report(self, rows: "Sequence[Row]", size: int, to_stdout: bool) -> None:
-        from gnnsched.topology.files import write_atomically
-
-        text = json.dumps([row.as_dict() for row in rows], indent=1) + "\n"
-        if to_stdout:
-            print(text, end="")
-            return
-        if self.json is not None:
-            write_atomically(self.json, lambda stream: stream.write(text.encode()))
-        print(_described(rows, size))
+    def _report(self, rows: "Sequence[Row]", size: int) -> None:
+        if not write_rows([row.as_dict() for row in rows], self.json):
+            print(_described(rows, size))
 
 
 def _described(rows: "Sequence[Row]", size: int) -> str:

@@ -1,8 +1,9 @@
 """Types of options that several subcommands share, and the reading of their values."""
 
-from collections.abc import Sequence
+import json
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 from tyro.conf import Positional, arg
 
@@ -11,6 +12,7 @@ NetworkFiles = Positional[Annotated[tuple[Path, ...], arg(metavar="TOPOLOGY")]]
 ScheduleFile = Positional[Annotated[Path, arg(metavar="SCHEDULE")]]
 Folder = Annotated[Path, arg(metavar="DIR")]
 Checkpoint = Annotated[Path | None, arg(metavar="DIR")]
+STDOUT = Path("-")
 
 
 def message_bytes(text: str) -> int:
@@ -72,3 +74,22 @@ def make_folder(path: Path) -> None:
         path.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise InputError(f"{path}: cannot be made ({error.strerror}); choose another folder") from None
+
+
+def write_rows(rows: Sequence[Mapping[str, Any]], path: Path | None) -> bool:
+    """Write rows as a JSON list to the file ``path``, if any; "-" is the standard output, and returns True."""
+    from gnnsched.topology.files import write_atomically
+
+    text = json.dumps(rows, indent=1) + "\n"
+    if path == STDOUT:
+        print(text, end="")
+        return True
+    if path is not None:
+        write_atomically(path, lambda stream: stream.write(text.encode()))
+    return False
+
+
+def check_rows_file(path: Path | None) -> None:
+    """Refuse, before any work, a file that ``write_rows`` could not write."""
+    if path is not None and path != STDOUT:
+        check_output(path, (".json",))

@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 
 from tyro.conf import Positional, arg, subcommand
 
-from gnnsched.cli.options import check_device, check_output
+from gnnsched.cli.options import check_device, check_output, check_rows_file, write_rows
 from gnnsched.cli.partition_evaluate import EvaluatePartition
 from gnnsched.cli.partition_options import ClusterName, Profiles, load
 from gnnsched.cli.partition_train import TrainPartition
@@ -80,20 +80,14 @@ class SimulatePartition:
     """Write the rows to this file as a JSON list; - is the standard output."""
 
     def run(self) -> int:
-        if self.json is not None and self.json != Path("-"):
-            check_output(self.json, (".json",))
+        check_rows_file(self.json)
         from gnnsched.partition.job_times import job_times
-        from gnnsched.topology.files import write_atomically
         from gnnsched.topology.units import format_time
 
         (world,) = load(self.cluster, (self.profiles,), self.ddls_units, (self.holding,))
         rows = job_times(world)
-        text = json.dumps(rows, indent=1) + "\n"
-        if self.json == Path("-"):
-            print(text, end="")
+        if write_rows(rows, self.json):
             return 0
-        if self.json is not None:
-            write_atomically(self.json, lambda stream: stream.write(text.encode()))
         lines = [
             (
                 row["model"],

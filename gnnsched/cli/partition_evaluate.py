@@ -1,6 +1,5 @@
 """``gnnsched partition evaluate``: policies compared on the same arriving jobs."""
 
-import json
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -9,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 from tyro.conf import arg
 
-from gnnsched.cli.options import Checkpoint, at_least_one, check_output
+from gnnsched.cli.options import Checkpoint, at_least_one, check_output, check_rows_file, write_rows
 from gnnsched.cli.partition_options import ClusterName, Profiles, load
 from gnnsched.cli.progress import Progress
 from gnnsched.cli.tables import table
@@ -46,9 +45,7 @@ class EvaluatePartition:
 
     def run(self) -> int:
         at_least_one("--distributions", self.distributions)
-        to_stdout = self.json == Path("-")
-        if self.json is not None and not to_stdout:
-            check_output(self.json, (".json",))
+        check_rows_file(self.json)
         if self.plot is not None:
             check_output(self.plot, (".png", ".svg", ".pdf"))
         from gnnsched.topology import InputError
@@ -79,21 +76,14 @@ class EvaluatePartition:
         finally:
             # Interrupted or not, what has been measured is worth keeping.
             if rows:
-                self._report(rows, to_stdout)
+                self._report(rows)
         if self.plot is not None:
             self._draw(rows, runner)
         return 0
 
-    def _report(self, rows: "Sequence[Row]", to_stdout: bool) -> None:
-        from gnnsched.topology.files import write_atomically
-
-        text = json.dumps([row.as_dict() for row in rows], indent=1) + "\n"
-        if to_stdout:
-            print(text, end="")
-            return
-        if self.json is not None:
-            write_atomically(self.json, lambda stream: stream.write(text.encode()))
-        print(_described(rows))
+    def _report(self, rows: "Sequence[Row]") -> None:
+        if not write_rows([row.as_dict() for row in rows], self.json):
+            print(_described(rows))
 
     def _draw(self, rows: "Sequence[Row]", runner: "Runner") -> None:
         from gnnsched.report.partition_plots import draw_partition

@@ -27,10 +27,6 @@ class Device:
     bandwidth: float
     efficiency: float
 
-    @property
-    def as_dict(self) -> dict[str, float | str]:
-        return asdict(self)
-
 
 _REACHED = 0.5
 DEVICES = {
@@ -66,26 +62,41 @@ def _bytes(value: Any) -> float:
     return float(sum(t.numel() * t.element_size() for t in tensors if isinstance(t, Tensor)))
 
 
+@dataclass(frozen=True)
+class _Call:
+    """An op as it was run: what, on what, and what came of it; ``parameter``: bytes of its weights."""
+
+    run: Callable[..., Any]
+    inputs: tuple[Any, ...]
+    kwargs: dict[str, Any]
+    result: Any
+    parameter: float
+
+
+# Seconds of an op's forward and backward pass.
+_Times = Callable[[_Call], tuple[float, float]]
+
+
 class _Walk(fx.Interpreter):
     """Runs the graph op by op and notes each one."""
 
-    def __init__(self, module: fx.GraphModule, times: Callable[..., tuple[float, float]]) -> None:
+    def __init__(self, module: fx.GraphModule, times: _Times) -> None:
         super().__init__(module)
         self.ops: dict[fx.Node, _Op] = {}
         self.times = times
 
     def run_node(self, n: fx.Node) -> Any:
-        if n.op in ("output", "get_attr"):
-            return super().run_node(n)
         result = super().run_node(n)
+        if n.op == "output":
+            return result
         inner = self.fetch_attr(str(n.target)) if n.op == "call_module" else None
         parameter = sum(_bytes(p) for p in inner.parameters()) if isinstance(inner, nn.Module) else 0.0
         forward, backward = 0.0, 0.0
         if n.op != "placeholder":
-            args, kwargs = self.fetch_args_kwargs_from_env(n)
-            again = inner or (n.target if n.op == "call_function" else getattr(args[0], str(n.target)))
-            inputs = args[1:] if n.op == "call_method" else args
-            forward, backward = self.times(again, inputs, kwargs, result, parameter)
+            inputs, kwargs = self.fetch_args_kwargs_from_env(n)
+            run = n.target if inner is None else inner
+            assert callable(run)
+            forward, backward = self.times(_Call(run, inputs, kwargs, result, parameter))
         self.ops[n] = _Op(_name(n, inner), forward, backward, _bytes(result), parameter)
         return result
 
@@ -99,13 +110,13 @@ def _name(node: fx.Node, inner: object) -> str:
     return getattr(node.target, "__name__", str(node.target)).capitalize() + "()"
 
 
-def _flops(run: Callable[..., Any], inputs: tuple[Any, ...], kwargs: dict[str, Any]) -> float:
-    if isinstance(run, Recurrent):
+def _flops(call: _Call) -> float:
+    if isinstance(call.run, Recurrent):
         # Each weight is used once for each position of each sequence; the counter does not look into LSTMs.
-        positions = float(np.prod(inputs[0].shape[:-1]))
-        return 2.0 * positions * sum(p.numel() for p in run.parameters() if p.dim() > 1)
+        positions = float(np.prod(call.inputs[0].shape[:-1]))
+        return 2.0 * positions * sum(p.numel() for p in call.run.parameters() if p.dim() > 1)
     with FlopCounterMode(display=False) as counter:
-        run(*inputs, **kwargs)
+        call.run(*call.inputs, **call.kwargs)
     return float(counter.get_total_flops())
 
 
@@ -117,57 +128,48 @@ def _tensors(values: Any) -> list[Tensor]:
     return []
 
 
-def _roofline(device: Device) -> Callable[..., tuple[float, float]]:
-    def times(
-        run: Callable[..., Any],
-        inputs: tuple[Any, ...],
-        kwargs: dict[str, Any],
-        result: Any,
-        parameter: float,
-    ) -> tuple[float, float]:
+def _roofline(device: Device) -> _Times:
+    def times(call: _Call) -> tuple[float, float]:
         """Forward, the longer of computing and moving inputs, outputs and weights; backward, twice that, since
         gradients of inputs and of weights are computed; once where there are no weights.
         """
-        moved = sum(map(_bytes, _tensors(inputs))) + _bytes(result) + parameter
-        if _shares_memory(run, inputs, result):
+        if _shares_memory(call):
             return 0.0, 0.0
-        seconds = max(_flops(run, inputs, kwargs) / device.flops, moved / device.bandwidth)
-        return seconds, (2.0 if parameter else 1.0) * seconds
+        moved = sum(map(_bytes, _tensors(call.inputs))) + _bytes(call.result) + call.parameter
+        seconds = max(_flops(call) / device.flops, moved / device.bandwidth)
+        return seconds, (2.0 if call.parameter else 1.0) * seconds
 
     return times
 
 
-def _shares_memory(run: Callable[..., Any], inputs: tuple[Any, ...], result: Any) -> bool:
+def _shares_memory(call: _Call) -> bool:
     """Whether an op only looks at its input in another way, which takes no time."""
-    return isinstance(run, nn.Flatten) or (
-        isinstance(result, Tensor) and result._is_view() and any(result._base is t for t in _tensors(inputs))
+    result = call.result
+    return isinstance(call.run, nn.Flatten) or (
+        isinstance(result, Tensor)
+        and result._is_view()
+        and any(result._base is t for t in _tensors(call.inputs))
     )
 
 
-def _measured(place: str, repeats: int = 3) -> Callable[..., tuple[float, float]]:
+def _measured(place: str, repeats: int = 3) -> _Times:
     def clock() -> float:
         if place.startswith("cuda"):
             torch.cuda.synchronize()
         return time.perf_counter()
 
-    def times(
-        run: Callable[..., Any],
-        inputs: tuple[Any, ...],
-        kwargs: dict[str, Any],
-        result: Any,
-        parameter: float,
-    ) -> tuple[float, float]:
+    def times(call: _Call) -> tuple[float, float]:
         """The least of some repetitions."""
         forward, backward = [], []
         fresh = fx.node.map_aggregate(
-            inputs,
+            call.inputs,
             lambda t: (
                 t.detach().clone().requires_grad_(t.is_floating_point()) if isinstance(t, Tensor) else t
             ),
         )
         for _ in range(repeats):
             begin = clock()
-            made = _tensors(run(*fresh, **kwargs))
+            made = _tensors(call.run(*fresh, **call.kwargs))
             forward.append(clock() - begin)
             roots = [t for t in made if t.requires_grad]
             ones = [torch.ones_like(t) for t in roots]
@@ -202,7 +204,7 @@ def profile_model(
     place = "meta" if measure is None else measure
     times = _roofline(DEVICES[device]) if measure is None else _measured(place)
     profile = _profile(name, model, size, place, times)
-    source = {"roofline": DEVICES[device].as_dict} if measure is None else {"measured_on": measure}
+    source = {"roofline": asdict(DEVICES[device])} if measure is None else {"measured_on": measure}
     about = {
         "model": name,
         "batch": size,
@@ -214,9 +216,7 @@ def profile_model(
     return profile, about
 
 
-def _profile(
-    name: str, model: Model, batch: int, place: str, times: Callable[..., tuple[float, float]]
-) -> JobProfile:
+def _profile(name: str, model: Model, batch: int, place: str, times: _Times) -> JobProfile:
     with torch.device(place):
         module = model.make().train()
         inputs = model.inputs(batch)

@@ -6,7 +6,7 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict
-from typing import Any, Generic, Protocol
+from typing import Any, ClassVar, Generic, Protocol
 
 import numpy as np
 import torch
@@ -19,6 +19,8 @@ from gnnsched.training.state import TrainingState, load_state, not_resumable, sa
 
 class RunSettings(Protocol):
     """Settings of any run: ``iterations`` or ``minutes`` end it, whichever comes first; one of them is needed."""
+
+    __dataclass_fields__: ClassVar[dict[str, Any]]
 
     @property
     def seed(self) -> int: ...
@@ -46,7 +48,7 @@ class TrainingRun(ABC, Generic[Module]):
         if config.iterations is None and config.minutes is None:
             raise InputError("training: no end given; set minutes or iterations")
         torch.manual_seed(config.seed)
-        self._settings = config
+        self.settings = config
         self.device = device
         self.policy = on_device(make(), device)
         self.average = copy.deepcopy(self.policy)
@@ -75,10 +77,10 @@ class TrainingRun(ABC, Generic[Module]):
     def done_share(self) -> float:
         """Part of the run that is over, 0 to 1."""
         shares = [0.0]
-        if self._settings.iterations is not None:
-            shares.append(self.iteration / max(1, self._settings.iterations))
-        if self._settings.minutes is not None:
-            shares.append(self.elapsed / (60.0 * self._settings.minutes))
+        if self.settings.iterations is not None:
+            shares.append(self.iteration / max(1, self.settings.iterations))
+        if self.settings.minutes is not None:
+            shares.append(self.elapsed / (60.0 * self.settings.minutes))
         return max(shares)
 
     def run(self) -> Iterator[dict[str, float]]:
@@ -86,7 +88,7 @@ class TrainingRun(ABC, Generic[Module]):
         while self.done_share < 1.0:
             begin = time.monotonic()
             scalars = self.update()
-            if self.iteration % self._settings.validation_every == 0:
+            if self.iteration % self.settings.validation_every == 0:
                 scalars |= self.validate()
             self.elapsed += time.monotonic() - begin
             scalars["time/steps_per_second"] = self.steps / max(self.elapsed, 1e-9)
@@ -95,7 +97,7 @@ class TrainingRun(ABC, Generic[Module]):
     @torch.no_grad()
     def follow(self) -> None:
         """Move the running average towards the policy, the faster the younger the run is."""
-        part = 1.0 - min(self._settings.averaging, (1.0 + self.iteration) / (10.0 + self.iteration))
+        part = 1.0 - min(self.settings.averaging, (1.0 + self.iteration) / (10.0 + self.iteration))
         for slow, fast in zip(self.average.parameters(), self.policy.parameters()):
             slow.lerp_(fast, part)
 
@@ -122,11 +124,11 @@ class TrainingRun(ABC, Generic[Module]):
         }
         counters = [self.iteration, self.elapsed, self.steps, self.best]
         state = TrainingState(parts, self.optimizer.state_dict()["state"], counters)
-        save_state(folder, state, self._settings_dict())
+        save_state(folder, state, asdict(self.settings))
 
     def load(self, folder: str | os.PathLike[str]) -> None:
         """Go on from ``save``. Raises InputError where there is nothing to go on from."""
-        saved = load_state(folder, self._settings_dict())
+        saved = load_state(folder, asdict(self.settings))
         try:
             self.policy.load_state_dict(dict(saved.parts["policy"]))
             self.average.load_state_dict(dict(saved.parts["average"]))
@@ -139,6 +141,3 @@ class TrainingRun(ABC, Generic[Module]):
             self.steps, self.best = int(saved.counters[2]), saved.counters[3]
         except Exception as error:
             raise not_resumable(folder, error) from None
-
-    def _settings_dict(self) -> dict[str, Any]:
-        return asdict(self._settings)  # type: ignore[call-overload]

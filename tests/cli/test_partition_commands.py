@@ -249,7 +249,7 @@ def test_a_run_leaves_a_checkpoint_and_goes_on(jobs: Path, tmp_path: Path, capsy
     # Nor with other jobs, another way of holding workers, or in other units.
     for options in (("--holding", "exact"), ("--ddls-units",), ("--shipped",)):
         assert train(jobs, out, "--iterations", 9, "--seed", 3, "--resume", *options) == 2
-        assert_one_line(capsys, str(out), "trained on other clusters or jobs")
+        assert_one_line(capsys, str(out), "trained on another training set")
     assert describe_checkpoint(out, PARTITION) == later
     # What was trained can be evaluated.
     line = (
@@ -288,7 +288,8 @@ def test_every_cluster_is_combined_with_every_set_of_jobs(jobs: Path, tmp_path: 
 
 def test_nothing_to_resume_is_one_line(jobs: Path, tmp_path: Path, capsys: Captured) -> None:
     assert train(jobs, tmp_path / "run", "--iterations", 2, "--resume") == 2
-    assert_one_line(capsys, "checkpoint.json", "no such file")
+    assert_one_line(capsys, str(tmp_path / "run"), "no such checkpoint folder")
+    assert not (tmp_path / "run").exists()
 
 
 # Refusals
