@@ -132,33 +132,29 @@ class Ramp:
     def collective_time(self, workers: Sequence[int], message_bytes: float) -> float:
         """Seconds of RAMP's AllReduce among ``workers``: reduce-scatter and all-gather in at most four steps.
 
-        A step among d servers moves its share of the message over min(x, x // (d - 1)) transceivers, x the number
-        of groups; the reduce-scatter also adds, at the rate that the roofline of a worker allows. The published
-        program counts racks whose (server, group) pairs repeat as contending, but by the names of workers, which
-        never repeat: no step is slowed by contention.
+        A step among d servers moves its share of the message over min(x, x // (d - 1)) transceivers to each peer, x
+        the number of groups, or where there are more peers than transceivers, over its part of them; the
+        reduce-scatter also adds, at the rate that the roofline of a worker allows. The steps go through groups,
+        servers and racks until all are reached. The published program counts racks whose (server, group) pairs
+        repeat as contending, but by the names of workers, which never repeat: no step is slowed by contention.
         """
         groups, racks, servers = (len(set(part)) for part in zip(*map(self.coordinates, workers)))
         x = self.groups
-        spread = min(groups, servers)
         if self.published:
-            factors = [groups, spread, racks, math.ceil(servers / x)]
+            factors = [groups, min(groups, servers), racks, math.ceil(servers / x)]
             bandwidth = self.channel_bandwidth / x
         else:
-            factors = [
-                groups,
-                spread,
-                math.ceil(len(workers) / (groups * servers)),
-                math.ceil(servers / spread),
-            ]
+            factors, left = [], len(workers)
+            for most in (groups, min(groups, servers), racks, servers):
+                factors.append(min(most, left))
+                left = math.ceil(left / factors[-1])
             bandwidth = self.channel_bandwidth
         share, total = message_bytes, 0.0
         for d in factors:
             share = math.ceil(share / d)
             if d > 1:
-                transceivers = min(x, x // (d - 1))
-                total += 2.0 * (
-                    self.latency + 2.0 * self.io_latency + share / (max(transceivers, 1) * bandwidth)
-                )
+                transceivers = min(x, x // (d - 1)) or x / (d - 1)
+                total += 2.0 * (self.latency + 2.0 * self.io_latency + share / (transceivers * bandwidth))
                 rounds = math.ceil(math.log2(d))
                 intensity = rounds / (BYTES_PER_NUMBER * (d + 1))
                 total += (rounds * share / BYTES_PER_NUMBER) / min(

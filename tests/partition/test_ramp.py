@@ -148,14 +148,19 @@ def by_formula(cluster: Ramp, workers: list[int], message: float) -> float:
     if cluster.published:
         sizes, b = [c, min(c, w), rk, math.ceil(w / x)], cluster.node_bandwidth / x / x
     else:
-        # So many that their product is the number of workers of a box.
-        sizes = [c, min(c, w), math.ceil(len(workers) / (c * w)), math.ceil(w / min(c, w))]
+        # Groups, servers, racks, servers again, no more of each than are still to be reached.
+        sizes, reached = [], 1
+        for most in (c, min(c, w), rk, w):
+            sizes.append(min(most, math.ceil(len(workers) / reached)))
+            reached *= sizes[-1]
         b = cluster.node_bandwidth / x
     m, communicating, computing = message, 0.0, 0.0
     for d in sizes:
         m = math.ceil(m / d)
         if d > 1:
-            transceivers = min(math.floor(x / 1), math.floor(x / (d - 1)))
+            transceivers: float = min(math.floor(x / 1), math.floor(x / (d - 1)))
+            if transceivers == 0:
+                transceivers = x / (d - 1)
             communicating += cluster.latency + 2 * cluster.io_latency + m / (transceivers * b)
             o = math.ceil(math.log2(d))
             intensity = o / (2 * (d + 1))
@@ -167,7 +172,7 @@ def by_formula(cluster: Ramp, workers: list[int], message: float) -> float:
 def test_allreduce_times_follow_the_formula(seed: int, published: bool, box: bool) -> None:
     """On blocks, and on sets of any form, as pairs of parts that synchronise are."""
     rng = np.random.default_rng(seed)
-    cluster = Ramp(*RAMPS[int(rng.choice([8, 32, 64]))], published=published)
+    cluster = Ramp(*RAMPS[int(rng.choice([8, 16, 32, 64, 128]))], published=published)
     if box:
         blocks = cluster.blocks(int(rng.choice(degrees(cluster)[1:])))
         workers = blocks.workers[int(rng.integers(len(blocks)))].tolist()
@@ -189,8 +194,20 @@ def test_the_published_slip_makes_servers_of_one_rack_free() -> None:
     for one, other in combinations(range(32), 2):
         same_rack = DEFAULT.coordinates(one)[:2] == DEFAULT.coordinates(other)[:2]
         assert (PUBLISHED.collective_time([one, other], 1e9) == 0.0) == same_rack
-        # A pair costs at least its latencies, there and back, and half of the message each way.
-        assert DEFAULT.collective_time([one, other], 1e9) > 2 * (250e-9 + 0.5e9 / 1.6e12)
+        # All pairs are one step of two, wherever they sit.
+        pair = DEFAULT.collective_time([one, other], 1e9)
+        assert pair == pytest.approx(2 * (250e-9 + 0.5e9 / 1.6e12) + 0.25e9 / (2e12 / 6))
+
+
+@pytest.mark.parametrize("workers", RAMPS)
+def test_no_block_of_any_cluster_is_faster_than_its_channels(workers: int) -> None:
+    """Also where a step has more peers than a server has transceivers."""
+    cluster = Ramp(*RAMPS[workers])
+    for degree in degrees(cluster)[1:]:
+        blocks = cluster.blocks(degree)
+        for kind in range(blocks.num_kinds):
+            least = 2 * (degree - 1) / degree * 1e9 / cluster.node_bandwidth
+            assert cluster.collective_time(blocks.of_kind(kind).tolist(), 1e9) > least
 
 
 @pytest.mark.parametrize("degree", degrees(DEFAULT)[1:])
