@@ -52,19 +52,22 @@ class EvaluatePartition:
 
         if self.seeds < 1:
             raise InputError(f"--seeds: {self.seeds} is below 1; give a number such as 5")
-        (world,) = load(self.cluster, (self.profiles,), self.ddls_units, (self.holding,))
-        from gnnsched.partition.baselines import check_baseline
+        from gnnsched.partition.baselines import check_baseline, check_name
         from gnnsched.partition.checkpoint import load_partition_policy, shipped_partition_checkpoint
         from gnnsched.partition.evaluation import LEARNED, LOOKING_AHEAD, Runner, evaluate, policy_names
 
-        names = tuple(dict.fromkeys(self.policies)) or tuple(policy_names(world))
-        for name in names:
-            if name not in (LEARNED, LOOKING_AHEAD):
-                check_baseline(name, world)
-        # A checkpoint that cannot be used is found before anything is measured.
+        # What cannot be used is found before a cluster is planned for, which may take minutes.
+        asked = tuple(dict.fromkeys(self.policies))
+        baselines = [name for name in asked if name not in (LEARNED, LOOKING_AHEAD)]
+        for name in baselines:
+            check_name(name)
         policy = None
-        if LEARNED in names or LOOKING_AHEAD in names:
+        if not asked or len(baselines) < len(asked):
             policy = load_partition_policy(self.checkpoint or shipped_partition_checkpoint(self.ddls_units))
+        (world,) = load(self.cluster, (self.profiles,), self.ddls_units, (self.holding,))
+        for name in baselines:
+            check_baseline(name, world)
+        names = asked or tuple(policy_names(world))
         distributions = tuple(dict.fromkeys(self.distributions))
         rows: list[Row] = []
         try:

@@ -30,8 +30,17 @@ def baseline_names(world: World) -> list[str]:
     return [*(name for name in _NAMED if name != "rule"), *(f"constant_{d}" for d in world.tables.degree)]
 
 
+def check_name(name: str) -> None:
+    """Raise InputError for what is no baseline's name on any cluster."""
+    if name not in _NAMED and _CONSTANT.fullmatch(name) is None:
+        near = nearest(name, (*_NAMED, "constant_4", "learned", "learned_lookahead"))
+        cure = f"did you mean {near}?" if near else "one of learned, " + ", ".join(_NAMED) + ", constant_4"
+        raise InputError(f"policy {shown(name)}: unknown; {cure}")
+
+
 def check_baseline(name: str, world: World) -> None:
     """Raise InputError for what is no baseline's name, or a constant that is no degree of the cluster."""
+    check_name(name)
     constant = _CONSTANT.fullmatch(name)
     degrees = [str(degree) for degree in world.tables.degree]
     if constant is not None and constant[1] not in degrees:
@@ -39,10 +48,6 @@ def check_baseline(name: str, world: World) -> None:
             f"policy {shown(name)}: {world.cluster.name} has no block of that size; one of constant_"
             + ", constant_".join(degrees)
         )
-    if name not in _NAMED and constant is None:
-        near = nearest(name, (*_NAMED, "constant_4", "learned", "learned_lookahead"))
-        cure = f"did you mean {near}?" if near else "one of learned, " + ", ".join(_NAMED) + ", constant_4"
-        raise InputError(f"policy {shown(name)}: unknown; {cure}")
 
 
 def run_baseline(
@@ -83,9 +88,6 @@ def run_baseline(
         arrivals.beta,
         chance,
         arrivals.interarrival,
-        arrivals.horizon,
-        outcome.degree,
-        outcome.lasting,
-        outcome.holding,
+        outcome,
     )
     return outcome

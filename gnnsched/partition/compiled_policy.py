@@ -117,9 +117,7 @@ def _run(
     beta: Floats,
     interarrival: float,
     horizon: float,
-    degree: Longs,
-    lasting: Floats,
-    holding: Longs,
+    outcome: Outcome,
 ) -> None:
     release = np.zeros(tables.workers)
     seen = np.zeros(4)
@@ -129,8 +127,8 @@ def _run(
         see(seen, beta[i], tables.sequential[model[i]])
         observe(tables, release, now, model[i], beta[i], seen, interarrival, horizon, choices)
         row = best_row(weights, model[i], choices.rows, choices.mask)
-        degree[i] = 0 if row == 0 else tables.degree[row - 1]
-        lasting[i], holding[i] = take(tables, release, now, model[i], row, choices.held)
+        outcome.degree[i] = 0 if row == 0 else tables.degree[row - 1]
+        outcome.lasting[i], outcome.holding[i] = take(tables, release, now, model[i], row, choices.held)
 
 
 def run_policy(world: World, arrivals: Arrivals, weights: Weights) -> Outcome:
@@ -143,8 +141,6 @@ def run_policy(world: World, arrivals: Arrivals, weights: Weights) -> Outcome:
         arrivals.beta,
         arrivals.interarrival,
         arrivals.horizon,
-        outcome.degree,
-        outcome.lasting,
-        outcome.holding,
+        outcome,
     )
     return outcome

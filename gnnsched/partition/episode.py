@@ -1,6 +1,7 @@
 """What came of an episode's jobs, and the figures that policies are compared by."""
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -9,10 +10,9 @@ from gnnsched.partition.workload import Arrivals
 from gnnsched.partition.world import World
 
 
-@dataclass(frozen=True, eq=False)
-class Outcome:
+class Outcome(NamedTuple):
     """Per arrival (n,): ``degree`` that was chosen (0: refused), ``lasting``: the completion time of an accepted job, s
-    (0: blocked), and ``holding``: how many workers it held.
+    (0: blocked), and ``holding``: how many workers it held. The compiled simulator fills it in.
     """
 
     degree: NDArray[np.int64]

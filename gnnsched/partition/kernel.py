@@ -3,6 +3,7 @@
 import numpy as np
 from numba import njit
 
+from gnnsched.partition.episode import Outcome
 from gnnsched.partition.world import Bools, Floats, Longs, Tables
 
 # Baselines by number. A cap has one parameter, the rule three for each model.
@@ -177,27 +178,21 @@ def run_baseline(
     beta: Floats,
     chance: Floats,
     interarrival: float,
-    horizon: float,
-    degree: Longs,
-    lasting: Floats,
-    holding: Longs,
+    outcome: Outcome,
 ) -> None:
-    """One episode: per arrival the degree chosen (0: refused), the completion time of accepted jobs (s; 0: blocked)
-    and the number of workers held.
-    """
+    """One episode, into ``outcome``."""
     release = np.zeros(tables.workers)
     held = np.zeros(tables.workers, np.bool_)
     for i in range(len(model)):
         now = i * interarrival
         j = decide(tables, kind, parameter, release, now, model[i], beta[i], chance[i], held)
-        degree[i], lasting[i], holding[i] = 0, 0.0, 0
         if j == REFUSE:
             continue
-        degree[i] = tables.degree[j]
+        outcome.degree[i] = tables.degree[j]
         time = try_place(tables, release, now, model[i], j, held)
         if within(time, beta[i] * tables.sequential[model[i]]):
-            lasting[i] = time
-            holding[i] = hold(release, held, now + time)
+            outcome.lasting[i] = time
+            outcome.holding[i] = hold(release, held, now + time)
 
 
 @njit(cache=True)
