@@ -58,13 +58,12 @@ class Choices(NamedTuple):
     """What can be done about a job: row 0 is the refusal, row j + 1 degree number j of the cluster's D.
 
     ``rows`` (D + 1, features); ``mask`` (D + 1,): degrees that can be placed now and meet the limit, and the refusal;
-    ``lasting`` (D + 1,): completion time, s. ``held`` (N,) is scratch.
+    ``held`` (N,) is scratch.
     """
 
     held: Bools
     rows: Singles
     mask: Bools
-    lasting: Floats
 
 
 @njit(cache=True)
@@ -75,7 +74,6 @@ def no_choices(tables: Tables) -> Choices:
         np.zeros(tables.workers, np.bool_),
         np.zeros((count, _COUNT), np.float32),
         np.zeros(count, np.bool_),
-        np.zeros(count),
     )
 
 
@@ -96,7 +94,7 @@ def observe(
     ``seen``: number of arrivals so far, this one included, sum of their betas, of the squares, and of their
     sequential times.
     """
-    held, rows, mask, lasting = choices.held, choices.rows, choices.mask, choices.lasting
+    held, rows, mask = choices.held, choices.rows, choices.mask
     blocks = len(tables.block_degree)
     shown = len(_DEGREES)
     total = np.zeros(shown)
@@ -130,13 +128,11 @@ def observe(
         if row > 0:
             time = try_place(tables, release, now, model, row - 1, held)
             mask[row] = within(time, limit)
-            lasting[row] = time
             if not mask[row]:
                 continue
         else:
             held[:] = False
             mask[0] = True
-            lasting[0] = 0.0
         taken[:] = 0
         workers = 0
         for worker in range(tables.workers):
@@ -204,7 +200,6 @@ def observe_many(
     horizon: float,
     rows: Singles,
     mask: Bools,
-    lasting: Floats,
 ) -> None:
     """``observe`` for many episodes at once: all arrays have one more axis in front; ``at``: arrivals before."""
     held = np.zeros(tables.workers, np.bool_)
@@ -218,7 +213,7 @@ def observe_many(
             seen[e],
             interarrival,
             horizon,
-            Choices(held, rows[e], mask[e], lasting[e]),
+            Choices(held, rows[e], mask[e]),
         )
 
 

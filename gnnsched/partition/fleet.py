@@ -35,7 +35,6 @@ class Fleet:
         rows = len(tables.degree) + 1
         self.rows = np.zeros((count, rows, len(FEATURES)), np.float32)
         self.mask = np.zeros((count, rows), bool)
-        self.lasting = np.zeros((count, rows))
         for episode in range(count):
             self._begin(episode, episode % len(DISTRIBUTIONS))
         # Begun at any moment, so that no two are at the same one; the cluster is empty at first.
@@ -68,7 +67,6 @@ class Fleet:
             self._horizon,
             self.rows,
             self.mask,
-            self.lasting,
         )
 
     def act(self, row: NDArray[np.int64]) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:

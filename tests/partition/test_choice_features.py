@@ -117,16 +117,18 @@ def test_the_mask_is_what_can_be_placed_and_meets_the_limit(seed: int) -> None:
     choices = state.observed(world, no_choices(world.tables))
     np.testing.assert_array_equal(state.release, before)
     assert choices.mask[0]
-    assert choices.lasting[0] == 0.0
     assert choices.rows[0, FEATURES.index("refuse")] == 1.0
     for j in range(len(world.tables.degree)):
         found = plan(world, state.release, state.now, state.model, j)
         assert choices.mask[j + 1] == fits(world, found, state.model, state.beta)
-        assert choices.lasting[j + 1] == (-1.0 if found is None else pytest.approx(found.time, rel=1e-12))
         if not choices.mask[j + 1]:
             assert not choices.rows[j + 1].any()
         else:
             assert choices.rows[j + 1, FEATURES.index("refuse")] == 0.0
+            assert found is not None
+            limit = state.beta * world.tables.sequential[state.model]
+            part = choices.rows[j + 1, FEATURES.index("time_over_limit")]
+            assert part == pytest.approx(found.time / limit, rel=1e-6)
 
 
 def test_after_states_by_hand() -> None:
@@ -138,7 +140,8 @@ def test_after_states_by_hand() -> None:
     observe(world.tables, np.zeros(8), 0.0, 0, 0.5, seen, 1.0, 8.0, choices)
     # Degrees 1, 2, 4 and 8; on one worker it takes 8 s of the 4 s that it may.
     assert choices.mask.tolist() == [True, False, True, True, True]
-    assert choices.lasting.tolist() == [0.0, 8.0, 4.0, 2.0, 1.0]
+    time = choices.rows[:, FEATURES.index("time_over_limit")]
+    assert time.tolist() == [0.0, 0.0, 1.0, 0.5, 0.25]
     row = dict(zip(FEATURES, choices.rows[3].tolist()))
     wanted = {
         "free_aligned_blocks_of_1_after_0": 0.5,
@@ -202,7 +205,7 @@ def test_many_episodes_at_once_are_each_alone(seed: int) -> None:
         state.now = state.at * state.interarrival
     rows_of = len(tables.degree) + 1
     rows = np.full((3, rows_of, len(FEATURES)), 7.0, np.float32)
-    mask, lasting = np.zeros((3, rows_of), bool), np.zeros((3, rows_of))
+    mask = np.zeros((3, rows_of), bool)
     release = np.stack([state.release for state in states])
     at = np.array([state.at for state in states])
     model = np.array([state.model for state in states])
@@ -217,13 +220,11 @@ def test_many_episodes_at_once_are_each_alone(seed: int) -> None:
         *shared,
         rows,
         mask,
-        lasting,
     )
     alone = [state.observed(world, no_choices(tables)) for state in states]
     for e in range(3):
         np.testing.assert_array_equal(rows[e], alone[e].rows)
         np.testing.assert_array_equal(mask[e], alone[e].mask)
-        np.testing.assert_array_equal(lasting[e], alone[e].lasting)
     chosen = np.array([rng.choice(np.flatnonzero(own)) for own in mask])
     accepted = np.ones(3, bool)
     after = release.copy()
