@@ -58,7 +58,8 @@ def partition_figure(rows: Sequence[Row], runner: Runner) -> Figure:
     bars.set_xlabel("distribution of the jobs' limits")
     bars.set_ylabel("blocking rate")
     bars.grid(axis="y", alpha=0.3)
-    bars.legend(fontsize=7, ncols=2)
+    # Below: inside it would hide bars.
+    bars.legend(fontsize=7, ncols=6, loc="upper center", bbox_to_anchor=(0.5, -0.12))
     best = sorted(
         policies, key=lambda name: np.mean([r.metrics.blocking_rate for r in rows if r.policy == name])
     )
