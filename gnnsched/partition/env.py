@@ -26,6 +26,7 @@ from gnnsched.partition.workload import (
     Betas,
     beta_distribution,
     draw_arrivals,
+    in_time,
 )
 from gnnsched.partition.world import World
 from gnnsched.topology.errors import InputError
@@ -172,7 +173,7 @@ class JobPartitioningEnv(gymnasium.Env[Observation, np.int64]):
             row if row is not None and legal else 0,
             self._choices.held,
         )
-        accepted = jct > 0.0 and now + jct <= arrivals.horizon * (1.0 + 1e-12)
+        accepted = jct > 0.0 and in_time(now + jct, arrivals.horizon)
         if jct > 0.0:
             self._ends.append(now + jct)
         self._at += 1

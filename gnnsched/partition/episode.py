@@ -6,7 +6,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from gnnsched.partition.workload import Arrivals
+from gnnsched.partition.workload import Arrivals, in_time
 from gnnsched.partition.world import World
 
 
@@ -47,7 +47,7 @@ def metrics(world: World, arrivals: Arrivals, outcome: Outcome) -> Metrics:
     tables = world.tables
     start = np.arange(len(arrivals)) * arrivals.interarrival
     accepted = outcome.lasting > 0.0
-    completed = accepted & (start + outcome.lasting <= arrivals.horizon * (1.0 + 1e-12))
+    completed = accepted & in_time(start + outcome.lasting, arrivals.horizon)
     lasting = outcome.lasting[accepted]
     until = np.minimum(start[accepted] + lasting, arrivals.horizon)
     done = (until - start[accepted]) / lasting

@@ -12,6 +12,7 @@ from numba import njit
 from numpy.typing import NDArray
 
 from gnnsched.partition.kernel import try_place, within
+from gnnsched.partition.workload import in_time
 from gnnsched.partition.world import Bools, Floats, Longs, Tables
 
 # Of which blocks this is shown, and how many arrivals ahead.
@@ -244,4 +245,4 @@ def act_many(
         for worker in range(tables.workers):
             if held[worker]:
                 release[e, worker] = now + time
-        accepted[e] = now + time <= horizon * (1.0 + 1e-12)
+        accepted[e] = in_time(now + time, horizon)

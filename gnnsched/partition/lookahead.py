@@ -13,7 +13,7 @@ from gnnsched.partition.compiled_policy import Weights, best_row, take, value_of
 from gnnsched.partition.episode import Outcome
 from gnnsched.partition.features import Choices, no_choices, observe, see
 from gnnsched.partition.network import ACCEPTED, BLOCKED, DISCOUNT
-from gnnsched.partition.workload import Arrivals, Betas
+from gnnsched.partition.workload import Arrivals, Betas, in_time
 from gnnsched.partition.world import Floats, Longs, Tables, World
 
 
@@ -49,7 +49,7 @@ def _rollout(
     total, factor = 0.0, 1.0
     for k in range(len(model)):
         now = (begin + k) * interarrival
-        if now > horizon * (1.0 + 1e-12):
+        if not in_time(now, horizon):
             return total
         see(seen, beta[k], tables.sequential[model[k]])
         observe(tables, release, now, model[k], beta[k], seen, interarrival, horizon, choices)
@@ -64,7 +64,7 @@ def _rollout(
 
 @njit(cache=True)
 def _reward(row: int, end: float, horizon: float) -> float:
-    return ACCEPTED if row > 0 and end <= horizon * (1.0 + 1e-12) else BLOCKED
+    return ACCEPTED if row > 0 and in_time(end, horizon) else BLOCKED
 
 
 @njit(cache=True)

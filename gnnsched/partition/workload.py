@@ -4,9 +4,10 @@ import json
 from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
+from numba import njit
 from numpy.typing import NDArray
 
 from gnnsched.topology.errors import InputError, shown
@@ -38,6 +39,12 @@ def beta_distribution(name: str) -> Betas:
     stored = json.loads((files("gnnsched.partition") / "data" / "betas.json").read_text())
     probability = np.array(stored["probability"][name])
     return Betas(np.array(stored["beta"]), probability / probability.sum())
+
+
+@njit(cache=True)
+def in_time(moment: Any, horizon: float) -> Any:
+    """Whether ``moment`` is not after the horizon, rounding aside; arrays are compared entry by entry."""
+    return moment <= horizon * (1.0 + 1e-12)
 
 
 @dataclass(frozen=True, eq=False)

@@ -81,7 +81,7 @@ class TrainingRun(ABC, Generic[Module]):
             shares.append(self.iteration / max(1, self.settings.iterations))
         if self.settings.minutes is not None:
             shares.append(self.elapsed / (60.0 * self.settings.minutes))
-        return max(shares)
+        return min(1.0, max(shares))
 
     def run(self) -> Iterator[dict[str, float]]:
         """Train to the configured end; yields each iteration's scalars."""
