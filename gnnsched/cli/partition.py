@@ -75,7 +75,7 @@ class SimulatePartition:
     ddls_units: bool = False
     """A profile's milliseconds are taken for seconds, as in the published program."""
     holding: Literal["faithful", "exact"] = "faithful"
-    """A job holds the blocks of all its ops, or just as many workers as its degree."""
+    """A job holds the blocks of all its ops, or just as many workers as its degree (always so on a topology)."""
     json: Annotated[Path | None, arg(metavar="FILE")] = None
     """Write the rows to this file as a JSON list; - is the standard output."""
 

@@ -35,7 +35,7 @@ class EvaluatePartition:
     """learned, learned_lookahead, max, acceptable, random, sip_ml, none, smallest_fit, rule, constant_1, constant_2,
     ... (default: all but learned_lookahead)."""
     holding: Literal["faithful", "exact"] = "faithful"
-    """A job holds the blocks of all its ops, or just as many workers as its degree."""
+    """A job holds the blocks of all its ops, or just as many workers as its degree (always so on a topology)."""
     checkpoint: Checkpoint = None
     """Of the policy (default: the shipped one)."""
     json: Annotated[Path | None, arg(metavar="FILE")] = None

@@ -48,6 +48,11 @@ class Cluster(Protocol):
         """Bytes of one worker."""
         ...
 
+    @property
+    def side_blocks(self) -> bool:
+        """Whether ops that are split fewer ways than the job may sit beside its block, as in the published program."""
+        ...
+
     def blocks(self, degree: int) -> Blocks:
         """Blocks of ``degree`` workers; none where the cluster has no block of that size."""
         ...

@@ -92,14 +92,14 @@ class PartitionPolicy(nn.Module):
         ``rows`` (b, D + 1, features) and ``mask`` (b, D + 1) as ``features.observe`` fills them; ``embedding`` (b,
         graph_width) of each decision's job.
         """
-        # What depends on the job alone is computed once per decision, not per degree.
+        # Most degrees cannot be placed on a busy cluster: only the legal ones are scored. What depends on the job alone
+        # is computed once per decision.
         inputs = len(FEATURES)
         job = nn.functional.linear(embedding, self.first.weight[:, inputs:], self.first.bias)
-        hidden = nn.functional.silu(
-            nn.functional.linear(rows, self.first.weight[:, :inputs]) + job.unsqueeze(1)
-        )
-        logits = self.score(nn.functional.silu(self.second(hidden))).squeeze(-1)
-        log_probability = logits.masked_fill(~mask, -torch.inf).log_softmax(-1)
+        hidden = nn.functional.linear(rows[mask], self.first.weight[:, :inputs]) + job[mask.nonzero()[:, 0]]
+        hidden = nn.functional.silu(self.second(nn.functional.silu(hidden)))
+        logits = rows.new_full(mask.shape, -torch.inf).masked_scatter(mask, self.score(hidden).squeeze(-1))
+        log_probability = logits.log_softmax(-1)
         share = mask.to(rows.dtype).unsqueeze(-1)
         mean = (rows * share).sum(1) / share.sum(1)
         seen = torch.cat((rows[:, 0], mean, embedding), 1)

@@ -56,6 +56,10 @@ class Ramp:
         return self.groups * self.racks * self.servers
 
     @property
+    def side_blocks(self) -> bool:
+        return True
+
+    @property
     def channel_bandwidth(self) -> float:
         """Bytes/s from one server to another one."""
         return self.node_bandwidth / self.groups

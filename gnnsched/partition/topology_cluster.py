@@ -67,6 +67,11 @@ class TopologyCluster:
     def num_workers(self) -> int:
         return len(self.topology.participants)
 
+    @property
+    def side_blocks(self) -> bool:
+        """None: a job keeps to one compact block."""
+        return False
+
     @cached_property
     def _routes(self) -> _Routes:
         """The ways between workers that have the least sum of seconds per byte."""

@@ -46,7 +46,7 @@ class PartitionTraining:
     value_weight: float = 0.5
     gradient_clip: float = 0.5
     averaging: float = 0.998
-    validation_every: int = 25
+    validation_every: int = 100
     validation_episodes: int = 6
 
 

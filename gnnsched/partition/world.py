@@ -64,7 +64,7 @@ class World:
     """A cluster, the models that arrive on it, and the tables made of both.
 
     ``time_unit``: seconds of a unit of the profiles' time. ``holding``: a job holds the workers of all its ops'
-    blocks (faithful, as published), or just as many as its degree (exact).
+    blocks (faithful, as published), or just as many as its degree (exact, the only way on a topology).
     """
 
     cluster: Cluster
@@ -96,9 +96,13 @@ def make_world(
 ) -> World:
     """Simulate every model at every degree on every kind of block.
 
+    On a cluster without side blocks holding is always exact.
+
     A job's largest blocks are of the kind in question, its other ops where they come on an otherwise empty cluster.
     Raises InputError, naming line and field, for a model with an op that is too large for the cluster's workers.
     """
+    if not cluster.side_blocks:
+        holding = "exact"
     known = degrees(cluster)
     blocks = [cluster.blocks(d) for d in known]
     for model in models:

@@ -1,7 +1,7 @@
 """Topologies as clusters: compact blocks, symmetric ones planned once, and times that are those of the plans."""
 
 from dataclasses import replace
-from itertools import combinations
+from itertools import combinations, product
 
 import networkx as nx
 import numpy as np
@@ -11,6 +11,8 @@ from small_jobs import profile
 from gnnsched.collective.bounds import bounds
 from gnnsched.partition.cluster import MAX_DEGREE, collective_time, degrees
 from gnnsched.partition.job_graph import mirrored
+from gnnsched.partition.kernel import try_place
+from gnnsched.partition.placement import QUANTUM
 from gnnsched.partition.symmetry import Symmetry
 from gnnsched.partition.topology_cluster import PLANNED, SAMPLES, TopologyCluster
 from gnnsched.partition.world import make_world
@@ -274,6 +276,25 @@ def test_jobs_run_on_a_topology() -> None:
     between = collective_time((0, 1), 2**25, cluster)
     assert world.tables.jct[0, 1, 0] == pytest.approx(4.0 + 2 * between)
     assert between == pytest.approx(2**25 / 1e9, rel=0.2)
+
+
+def test_a_job_keeps_to_one_block_of_a_topology() -> None:
+    """An op that is split two ways sits inside the job's block of four, whichever servers are taken."""
+    cluster = TopologyCluster(random_heterogeneous(9, 8, 8), factor=1.0)
+    job = mirrored(profile([1.5 * QUANTUM, 4.0], activation=[8.0, 8.0]), steps=1)
+    worlds = [make_world(cluster, [job], 1.0, holding) for holding in ("faithful", "exact")]
+    assert np.array_equal(worlds[0].tables.jct, worlds[1].tables.jct)
+    tables = worlds[0].tables
+    four = tables.degree.tolist().index(4)
+    assert np.flatnonzero(tables.uses[0, four]).tolist() == [four - 1, four]
+    count = cluster.num_workers
+    held = np.zeros(count, bool)
+    placed = 0
+    for taken in product((0.0, 9.0), repeat=count):
+        if try_place(tables, np.array(taken), 0.0, 0, four, held) > 0.0:
+            assert np.flatnonzero(held).tolist() in cluster.blocks(4).workers.tolist()
+            placed += 1
+    assert placed > 10
 
 
 # Refusals
