@@ -1,6 +1,7 @@
 """The evaluation: the suite, ablations, message sizes, held-out networks, training seeds, partitioned jobs.
 
-Usage: bash scripts/evaluate_suite.sh [--parts suite ablation sizes held_out training_seeds partition] [--resume] [...]
+Usage: bash scripts/evaluate_suite.sh [--resume] [...]
+           [--parts suite ablation sizes held_out training_seeds partition partition_ablation]
 
 Each part keeps its rows in scripts/results/PART.json, written anew after each network, so that an interrupted run
 loses one network at most and goes on with ``--resume``. Then the tables are put between their markers in README.md,
@@ -13,7 +14,7 @@ import sys
 from pathlib import Path
 
 import torch
-from evaluation_parts import ablation, held_out, partition, sizes, suite, training_seeds
+from evaluation_parts import ablation, held_out, partition, partition_ablation, sizes, suite, training_seeds
 from evaluation_parts.markdown import between_markers
 from evaluation_parts.options import RESULTS, ROOT, Options, Part
 from evaluation_parts.results import Results
@@ -29,6 +30,7 @@ PARTS: dict[str, Part] = {
     "held_out": held_out.PART,
     "training_seeds": training_seeds.PART,
     "partition": partition.PART,
+    "partition_ablation": partition_ablation.PART,
 }
 
 

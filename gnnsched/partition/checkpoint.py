@@ -5,14 +5,19 @@ from pathlib import Path
 
 from gnnsched.partition.features import FEATURES
 from gnnsched.partition.network import PartitionConfig, PartitionPolicy
-from gnnsched.partition.observation import EDGE_FEATURES, NODE_FEATURES
+from gnnsched.partition.observation import NETWORK_EDGE_FEATURES, NETWORK_NODE_FEATURES, SUMMARY_FEATURES
 from gnnsched.planning.checkpoints import shipped_checkpoint
 from gnnsched.training.checkpoint import Kind, load_network
 
 PARTITION: Kind[PartitionPolicy] = Kind(
     "gnnsched-partition-checkpoint",
     "gnnsched partition train",
-    {"node": NODE_FEATURES, "edge": EDGE_FEATURES, "choice": FEATURES},
+    {
+        "node": NETWORK_NODE_FEATURES,
+        "edge": NETWORK_EDGE_FEATURES,
+        "summary": SUMMARY_FEATURES,
+        "choice": FEATURES,
+    },
     lambda architecture: PartitionPolicy(PartitionConfig(**architecture)),
 )
 

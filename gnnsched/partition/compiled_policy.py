@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from gnnsched.partition.episode import Outcome
 from gnnsched.partition.features import FEATURES, no_choices, observe, see
-from gnnsched.partition.kernel import hold, try_place
+from gnnsched.partition.kernel import hold, try_place, within
 from gnnsched.partition.network import JobBatch, PartitionPolicy
 from gnnsched.partition.workload import Arrivals
 from gnnsched.partition.world import Bools, Floats, Longs, Tables, World
@@ -101,11 +101,17 @@ def value_of(weights: Weights, model: int, rows: Singles, mask: Bools) -> float:
 
 
 @njit(cache=True)
-def take(tables: Tables, release: Floats, now: float, model: int, row: int, held: Bools) -> tuple[float, int]:
-    """Carry out a legal choice: completion time of the job (s, 0 for a refusal) and workers held."""
+def take(
+    tables: Tables, release: Floats, now: float, model: int, beta: float, row: int, held: Bools
+) -> tuple[float, int]:
+    """Carry out a choice: completion time of the job (s; 0 for a refusal, or where it exceeds its limit) and workers
+    held.
+    """
     if row == 0:
         return 0.0, 0
     time = try_place(tables, release, now, model, row - 1, held)
+    if not within(time, beta * tables.sequential[model]):
+        return 0.0, 0
     return time, hold(release, held, now + time)
 
 
@@ -128,7 +134,9 @@ def _run(
         observe(tables, release, now, model[i], beta[i], seen, interarrival, horizon, choices)
         row = best_row(weights, model[i], choices.rows, choices.mask)
         outcome.degree[i] = 0 if row == 0 else tables.degree[row - 1]
-        outcome.lasting[i], outcome.holding[i] = take(tables, release, now, model[i], row, choices.held)
+        outcome.lasting[i], outcome.holding[i] = take(
+            tables, release, now, model[i], beta[i], row, choices.held
+        )
 
 
 def run_policy(world: World, arrivals: Arrivals, weights: Weights) -> Outcome:

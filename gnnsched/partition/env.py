@@ -170,6 +170,7 @@ class JobPartitioningEnv(gymnasium.Env[Observation, np.int64]):
             self._release,
             now,
             int(arrivals.model[self._at]),
+            float(arrivals.beta[self._at]),
             row if row is not None and legal else 0,
             self._choices.held,
         )

@@ -89,7 +89,7 @@ class Runner:
         if self._weights is None:
             if self._policy is None:
                 raise ValueError("no network given")
-            self._weights = weights_of(self._policy, join_jobs(self.world.models))
+            self._weights = weights_of(self._policy, join_jobs(self.world.jobs))
         return self._weights
 
 

@@ -128,7 +128,12 @@ def observe(
         time = 0.0
         if row > 0:
             time = try_place(tables, release, now, model, row - 1, held)
-            mask[row] = within(time, limit)
+            mask[row] = time >= 0.0
+            if tables.told:
+                mask[row] = within(time, limit)
+            else:
+                # A job that is of use takes its limit at most.
+                time = limit
             if not mask[row]:
                 continue
         else:
@@ -224,6 +229,7 @@ def act_many(
     release: Floats,
     at: Longs,
     model: Longs,
+    beta: Floats,
     row: Longs,
     interarrival: float,
     horizon: float,
@@ -231,7 +237,7 @@ def act_many(
 ) -> None:
     """Carry out a decision per episode, ``row`` 0 for a refusal; ``accepted``: whether the job will be done in time.
 
-    A job that is still running at the horizon is a blocked one.
+    A job that would exceed its limit is not run, and one that is still running at the horizon is a blocked one.
     """
     held = np.zeros(tables.workers, np.bool_)
     for e in range(len(at)):
@@ -240,7 +246,7 @@ def act_many(
             continue
         now = at[e] * interarrival
         time = try_place(tables, release[e], now, model[e], row[e] - 1, held)
-        if time < 0.0:
+        if not within(time, beta[e] * tables.sequential[model[e]]):
             continue
         for worker in range(tables.workers):
             if held[worker]:

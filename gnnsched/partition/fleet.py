@@ -76,6 +76,7 @@ class Fleet:
             self._release,
             self._at,
             self.model,
+            self.beta,
             row,
             self._interarrival,
             self._horizon,

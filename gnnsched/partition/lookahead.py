@@ -56,15 +56,15 @@ def _rollout(
         if k == len(model) - 1:
             return total + factor * value_of(weights, model[k], choices.rows, choices.mask)
         row = best_row(weights, model[k], choices.rows, choices.mask)
-        time, _ = take(tables, release, now, model[k], row, choices.held)
-        total += factor * _reward(row, now + time, horizon)
+        time, _ = take(tables, release, now, model[k], beta[k], row, choices.held)
+        total += factor * _reward(time, now + time, horizon)
         factor *= DISCOUNT
     return total
 
 
 @njit(cache=True)
-def _reward(row: int, end: float, horizon: float) -> float:
-    return ACCEPTED if row > 0 and in_time(end, horizon) else BLOCKED
+def _reward(lasting: float, end: float, horizon: float) -> float:
+    return ACCEPTED if lasting > 0.0 and in_time(end, horizon) else BLOCKED
 
 
 @njit(cache=True)
@@ -75,6 +75,7 @@ def weigh(
     seen: Floats,
     at: int,
     model: int,
+    beta: float,
     legal: Longs,
     futures_model: Longs,
     futures_beta: Floats,
@@ -102,8 +103,8 @@ def weigh(
                     continue
                 after[:] = release
                 counted[:] = seen
-                time, _ = take(tables, after, now, model, legal[c], choices.held)
-                worth[c, f] = _reward(legal[c], now + time, horizon) + DISCOUNT * _rollout(
+                time, _ = take(tables, after, now, model, beta, legal[c], choices.held)
+                worth[c, f] = _reward(time, now + time, horizon) + DISCOUNT * _rollout(
                     tables,
                     weights,
                     after,
@@ -163,6 +164,7 @@ def run_lookahead(
                 seen,
                 i,
                 model,
+                beta,
                 legal,
                 rng.integers(len(world.models), size=shape),
                 betas.value[np.searchsorted(edges, rng.random(shape), side="right")],
@@ -174,5 +176,5 @@ def run_lookahead(
             )
             row = legal[best]
         outcome.degree[i] = 0 if row == 0 else tables.degree[row - 1]
-        outcome.lasting[i], outcome.holding[i] = take(tables, release, now, model, row, choices.held)
+        outcome.lasting[i], outcome.holding[i] = take(tables, release, now, model, beta, row, choices.held)
     return outcome

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Literal
 
 import numpy as np
 import torch
@@ -9,9 +10,17 @@ from torch import Tensor, nn
 
 from gnnsched.models.encoder import LinkRound, perceptron
 from gnnsched.models.segments import segment_max, segment_mean
+from gnnsched.partition.cluster import Cluster
 from gnnsched.partition.features import FEATURES
 from gnnsched.partition.job_graph import JobGraph
-from gnnsched.partition.observation import EDGE_FEATURES, NODE_FEATURES, edge_features, node_features
+from gnnsched.partition.observation import (
+    NETWORK_EDGE_FEATURES,
+    NETWORK_NODE_FEATURES,
+    SUMMARY_FEATURES,
+    job_input,
+)
+
+Embedding = Literal["graph", "summary", "none"]
 
 # What an arrival that is done in time, or blocked, counts in training and in the value, and the discount per arrival.
 ACCEPTED, BLOCKED, DISCOUNT = 0.2, -0.8, 0.99
@@ -19,41 +28,50 @@ ACCEPTED, BLOCKED, DISCOUNT = 0.2, -0.8, 0.99
 
 @dataclass(frozen=True)
 class JobBatch:
-    """Graphs of several models, joined: ``nodes`` (n, 5), ``edges`` (m, 2), ``edge_index`` (2, m), ``graph`` (n,)."""
+    """Graphs of several models, joined: ``nodes`` (n, features), ``edges`` (m, features), ``edge_index`` (2, m),
+    ``graph`` (n,) of each node; ``summary`` (models, numbers).
+    """
 
     nodes: Tensor
     edges: Tensor
     edge_index: Tensor
     graph: Tensor
-    count: int
+    summary: Tensor
+
+    @property
+    def count(self) -> int:
+        """Number of models."""
+        return len(self.summary)
 
     def to(self, device: torch.device | str) -> "JobBatch":
         """The same batch on another device."""
-        nodes, edges, edge_index, graph = (
-            tensor.to(device) for tensor in (self.nodes, self.edges, self.edge_index, self.graph)
-        )
-        return JobBatch(nodes, edges, edge_index, graph, self.count)
+        tensors = (self.nodes, self.edges, self.edge_index, self.graph, self.summary)
+        return JobBatch(*(tensor.to(device) for tensor in tensors))
 
 
-def join_jobs(graphs: Sequence[JobGraph]) -> JobBatch:
-    """Several models' graphs as one batch."""
-    shift = np.cumsum([0] + [graph.num_ops for graph in graphs])
+def join_jobs(jobs: Sequence[tuple[JobGraph, Cluster]]) -> JobBatch:
+    """Several models' graphs, each with the cluster that it runs on, as one batch."""
+    inputs = [job_input(graph, cluster) for graph, cluster in jobs]
+    shift = np.cumsum([0] + [graph.num_ops for graph, _ in jobs])
     return JobBatch(
-        torch.from_numpy(np.concatenate([node_features(graph) for graph in graphs])),
-        torch.from_numpy(np.concatenate([edge_features(graph) for graph in graphs])),
-        torch.from_numpy(np.concatenate([graph.edges + s for graph, s in zip(graphs, shift)]).T.copy()),
-        torch.from_numpy(np.repeat(np.arange(len(graphs)), np.diff(shift))),
-        len(graphs),
+        torch.from_numpy(np.concatenate([own.nodes for own in inputs])),
+        torch.from_numpy(np.concatenate([own.edges for own in inputs])),
+        torch.from_numpy(np.concatenate([graph.edges + s for (graph, _), s in zip(jobs, shift)]).T.copy()),
+        torch.from_numpy(np.repeat(np.arange(len(jobs)), np.diff(shift))),
+        torch.from_numpy(np.stack([own.summary for own in inputs])),
     )
 
 
 @dataclass(frozen=True)
 class PartitionConfig:
-    """Sizes of the policy; ``rounds`` 0 leaves the job's graph out."""
+    """Sizes of the policy, and what it knows of a job's ``embedding``: message passing over its graph, its summary
+    numbers alone, or nothing.
+    """
 
     width: int = 64
     graph_width: int = 16
     rounds: int = 2
+    embedding: Embedding = "graph"
 
 
 class PartitionPolicy(nn.Module):
@@ -63,10 +81,13 @@ class PartitionPolicy(nn.Module):
         super().__init__()
         self.config = config or PartitionConfig()
         inner, width = self.config.graph_width, self.config.width
-        self.node_input = perceptron(len(NODE_FEATURES), inner, inner)
-        self.edge_input = perceptron(len(EDGE_FEATURES), inner, inner)
-        self.rounds = nn.ModuleList(LinkRound(inner) for _ in range(self.config.rounds))
-        self.readout = nn.Linear(2 * inner, inner)
+        if self.config.embedding == "graph":
+            self.node_input = perceptron(len(NETWORK_NODE_FEATURES), inner, inner)
+            self.edge_input = perceptron(len(NETWORK_EDGE_FEATURES), inner, inner)
+            self.rounds = nn.ModuleList(LinkRound(inner) for _ in range(self.config.rounds))
+            self.readout = nn.Linear(2 * inner, inner)
+        elif self.config.embedding == "summary":
+            self.summary = perceptron(len(SUMMARY_FEATURES), width, inner)
         self.first = nn.Linear(len(FEATURES) + inner, width)
         self.second = nn.Linear(width, width)
         self.score = nn.Linear(width, 1)
@@ -77,9 +98,11 @@ class PartitionPolicy(nn.Module):
             self.score.weight.mul_(0.1)
 
     def embed(self, jobs: JobBatch) -> Tensor:
-        """Embeddings (models, graph_width) of the jobs' graphs; zeros without message passing."""
-        if not self.config.rounds:
+        """Embeddings (models, graph_width) of the jobs' graphs."""
+        if self.config.embedding == "none":
             return jobs.nodes.new_zeros((jobs.count, self.config.graph_width))
+        if self.config.embedding == "summary":
+            return torch.tanh(self.summary(jobs.summary))
         nodes, edges = self.node_input(jobs.nodes), self.edge_input(jobs.edges)
         for layer in self.rounds:
             nodes, edges = layer(nodes, edges, jobs.edge_index)

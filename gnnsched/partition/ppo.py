@@ -48,6 +48,16 @@ def advantages(
     return result
 
 
+def balanced(advantage: NDArray[np.float32], group: NDArray[np.int64]) -> NDArray[np.float32]:
+    """Advantages less their group's mean, over its deviation: where few jobs are blocked each counts for as much as
+    where most are.
+    """
+    result = np.zeros_like(advantage)
+    for own in (group == number for number in np.unique(group)):
+        result[own] = (advantage[own] - advantage[own].mean()) / (advantage[own].std() + 1e-8)
+    return result
+
+
 @torch.no_grad()
 def collect(
     policy: PartitionPolicy,
@@ -76,10 +86,12 @@ def collect(
         job, action = np.zeros(shape, np.int64), np.zeros(shape, np.int64)
         log_probability, value, reward = (np.zeros(shape, np.float32) for _ in range(3))
         ended = np.zeros(shape, bool)
+        distribution = np.zeros(shape, np.int64)
         for t in range(steps):
             own = fleet.mask.shape[1]
             rows[t, :, :own], mask[t, :, :own] = fleet.rows, fleet.mask
             job[t] = fleet.model + first
+            distribution[t] = fleet.distribution
             action[t], scores, value[t] = _draw(policy, fleet, job[t], embedding, rng)
             if rules is not None:
                 action[t] = fleet.rule_rows(rules[number])
@@ -99,15 +111,13 @@ def collect(
             ("job", job),
             ("action", action),
             ("log_probability", log_probability),
-            ("advantage", advantage),
+            ("advantage", balanced(advantage, distribution)),
             ("value_target", advantage + value),
         ):
             parts.setdefault(name, []).append(values.reshape(-1, *values.shape[2:]))
         first += len(fleet.world.models)
     device = jobs.nodes.device
     joined = {name: torch.from_numpy(np.concatenate(values)).to(device) for name, values in parts.items()}
-    raw = joined["advantage"]
-    joined["advantage"] = (raw - raw.mean()) / (raw.std() + 1e-8)
     spread = np.concatenate(returns).var()
     scalars["rollout/explained_variance"] = float(1.0 - np.concatenate(errors).var() / max(spread, 1e-12))
     return Batch(**joined), scalars

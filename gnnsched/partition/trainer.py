@@ -34,12 +34,12 @@ class PartitionTraining:
     minutes: float | None = None
     imitation: int = 20
     imitation_entropy: float = 0.15
-    episodes: int = 128
+    episodes: int = 256
     steps: int = 64
     epochs: int = 4
-    minibatch: int = 2048
+    minibatch: int = 4096
     learning_rate: float = 1e-3
-    trace: float = 0.95
+    trace: float = 0.98
     clip: float = 0.2
     entropy: float = 0.02
     last_entropy: float = 0.002
@@ -67,7 +67,7 @@ class PartitionTrainer(TrainingRun[PartitionPolicy]):
         self.worlds = tuple(worlds)
         self.rules = tuple(rules)
         self.optimizer = torch.optim.Adam(self.policy.parameters(), config.learning_rate, eps=1e-5)
-        self.jobs = join_jobs([model for world in worlds for model in world.models]).to(device)
+        self.jobs = join_jobs([job for world in worlds for job in world.jobs]).to(device)
         each = max(len(DISTRIBUTIONS), config.episodes // len(self.worlds))
         rng = np.random.default_rng([TRAINING, config.seed])
         self.fleets = [Fleet(world, each, rng) for world in worlds]
@@ -137,7 +137,7 @@ class PartitionTrainer(TrainingRun[PartitionPolicy]):
         policy = copy.deepcopy(self.average).cpu()
         result: dict[str, float] = {}
         for number, world in enumerate(self.worlds):
-            weights = weights_of(policy, join_jobs(world.models))
+            weights = weights_of(policy, join_jobs(world.jobs))
             for name in DISTRIBUTIONS:
                 rates = []
                 for seed in range(self.config.validation_episodes):

@@ -21,7 +21,7 @@ def warm_up() -> None:
     betas, rng = beta_distribution("A"), np.random.default_rng(0)
     arrivals = draw_arrivals(1, betas, rng, world.time_unit, count=3)
     run_baseline(world, arrivals, "max", rng)
-    weights = weights_of(PartitionPolicy(), join_jobs(world.models))
+    weights = weights_of(PartitionPolicy(), join_jobs(world.jobs))
     run_policy(world, arrivals, weights)
     run_lookahead(world, arrivals, weights, betas, rng, Lookahead(2, 2))
     fleet = Fleet(world, 4, rng)

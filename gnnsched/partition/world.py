@@ -2,7 +2,7 @@
 
 import hashlib
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal, NamedTuple
 
 import numpy as np
@@ -28,6 +28,9 @@ class Tables(NamedTuple):
     (b, 16), padded with -1, with ``block_kind`` (b,), ``block_degree`` (b,) and, as bits, ``block_mask`` (b, words).
     ``aligned`` (b,): whether the block is one of those that fill an empty cluster, by first fit, a degree at a time.
 
+    ``told``: whether who decides knows how long jobs will take; else a job that would exceed its limit is refused only
+    after the decision.
+
     ``largest`` (M, D): the largest degree of any op when the job is partitioned up to degree j; ``uses`` (M, D, D):
     the degrees of all its ops. ``jct`` (M, D, kinds): seconds with the largest degree's block of that kind, inf
     where there is none. ``sequential`` (M,): seconds on one worker; ``bytes`` (M,): memory of all ops and bytes of all
@@ -39,6 +42,7 @@ class Tables(NamedTuple):
     workers: int
     worker_memory: float
     exact: bool
+    told: bool
     degree: Longs
     block_start: Longs
     block_workers: Longs
@@ -85,6 +89,15 @@ class World:
         for array in (self.tables.block_workers, self.tables.jct, self.tables.sequential):
             digest.update(np.ascontiguousarray(array).tobytes())
         return digest.hexdigest()[:16]
+
+    @property
+    def jobs(self) -> tuple[tuple[JobGraph, Cluster], ...]:
+        """Each model, with the cluster that it runs on."""
+        return tuple((model, self.cluster) for model in self.models)
+
+    def without_times(self) -> "World":
+        """The same world, but who decides is not told how long jobs will take, see ``Tables.told``."""
+        return replace(self, tables=self.tables._replace(told=False))
 
     @property
     def model_names(self) -> tuple[str, ...]:
@@ -136,6 +149,7 @@ def make_world(
         workers=cluster.num_workers,
         worker_memory=cluster.worker_memory,
         exact=holding == "exact",
+        told=True,
         degree=np.array(known, np.int64),
         block_start=start,
         block_workers=workers,

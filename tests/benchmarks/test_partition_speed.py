@@ -30,7 +30,7 @@ def test_an_episode_of_the_policy(benchmark: BenchmarkFixture, world: World, ahe
     """Under 5 s, with lookahead under 120 s."""
     rng, betas = np.random.default_rng(0), beta_distribution("A")
     arrivals = draw_arrivals(len(world.models), betas, rng, world.time_unit)
-    weights = weights_of(PartitionPolicy(), join_jobs(world.models))
+    weights = weights_of(PartitionPolicy(), join_jobs(world.jobs))
     if ahead:
         benchmark.pedantic(run_lookahead, (world, arrivals, weights, betas, rng), rounds=1)
     else:

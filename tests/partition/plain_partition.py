@@ -144,13 +144,14 @@ def choice_rows(
     rows, mask = [], []
     for j in range(-1, len(known)):
         found = Plan(set(), 0.0) if j < 0 else plan(world, release, now, m, j)
-        legal = j < 0 or fits(world, found, m, beta)
+        legal = j < 0 or (fits(world, found, m, beta) if tables.told else found is not None)
         mask.append(legal)
         if not legal or found is None:
             rows.append(np.zeros(2 * len(SHOWN_ARRIVALS) * len(SHOWN_DEGREES) + 13))
             continue
+        time = found.time if tables.told or j < 0 else limit
         after = release.copy()
-        after[list(found.held)] = now + found.time
+        after[list(found.held)] = now + time
         ahead = [now + (t + 1e-9) * interarrival for t in SHOWN_ARRIVALS]
         row = []
         for moment in ahead:
@@ -168,10 +169,10 @@ def choice_rows(
             else [
                 0.0,
                 log2(known[j]) / 4,
-                found.time / limit,
-                log2(1 + found.time / interarrival) / 4,
+                time / limit,
+                log2(1 + time / interarrival) / 4,
                 len(found.held) / workers,
-                len(found.held) * found.time / (workers * interarrival),
+                len(found.held) * time / (workers * interarrival),
             ]
         )
         # Four arrivals of mean 0.5 and spread 0.2 are taken for granted.

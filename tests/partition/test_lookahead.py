@@ -34,12 +34,12 @@ def some_weights(world: World, seed: int) -> Weights:
     policy = PartitionPolicy(PartitionConfig(width=16))
     with torch.no_grad():
         policy.score.weight.mul_(30.0)
-    return weights_of(policy, join_jobs(world.models))
+    return weights_of(policy, join_jobs(world.jobs))
 
 
 def hand_weights(world: World, log_degree: float) -> Weights:
     """Of a policy that knows no value and takes the largest degree, or with -1 the smallest, rather than refuse."""
-    policy = PartitionPolicy(PartitionConfig(width=4, rounds=0))
+    policy = PartitionPolicy(PartitionConfig(width=4, embedding="none"))
     with torch.no_grad():
         for parameter in policy.parameters():
             parameter.zero_()
@@ -48,7 +48,7 @@ def hand_weights(world: World, log_degree: float) -> Weights:
         policy.first.weight[0, FEATURES.index("refuse")] = -1.2
         policy.second.weight[0, 0] = 1.0
         policy.score.weight[0, 0] = 1.0
-    return weights_of(policy, join_jobs(world.models))
+    return weights_of(policy, join_jobs(world.jobs))
 
 
 # Against the plain rollout
@@ -141,6 +141,7 @@ def test_the_worth_of_choices_is_that_of_a_plain_rollout(seed: int, drop: float)
         case.seen,
         case.at,
         case.model,
+        case.betas[-1],
         case.legal,
         case.futures_model,
         case.futures_beta,

@@ -13,17 +13,27 @@ from small_jobs import chain, profile
 
 from gnnsched.models.policy import Policy
 from gnnsched.partition.checkpoint import PARTITION, load_partition_policy
+from gnnsched.partition.cluster import collective_time
 from gnnsched.partition.compiled_policy import Weights, best_row, run_policy, value_of, weights_of
 from gnnsched.partition.env import JobPartitioningEnv
 from gnnsched.partition.features import FEATURES
 from gnnsched.partition.job_graph import mirrored
-from gnnsched.partition.network import JobBatch, PartitionConfig, PartitionPolicy, join_jobs
+from gnnsched.partition.network import Embedding, JobBatch, PartitionConfig, PartitionPolicy, join_jobs
+from gnnsched.partition.observation import (
+    NETWORK_EDGE_FEATURES,
+    NETWORK_NODE_FEATURES,
+    SUMMARY_FEATURES,
+    job_input,
+)
 from gnnsched.partition.ramp import Ramp
+from gnnsched.partition.topology_cluster import TopologyCluster
 from gnnsched.partition.workload import beta_distribution, draw_arrivals
 from gnnsched.partition.world import World, make_world
 from gnnsched.topology import InputError
+from gnnsched.topology.generators import hub
 from gnnsched.training.checkpoint import describe_checkpoint, load_checkpoint, save_checkpoint
 
+EMBEDDINGS: tuple[Embedding, ...] = ("graph", "summary", "none")
 NARROW = PartitionConfig(width=8, graph_width=4, rounds=1)
 
 
@@ -61,16 +71,18 @@ def in_torch(
 
 
 @cache
-def compiled(seed: int, rounds: int) -> tuple[PartitionPolicy, JobBatch, Weights]:
-    policy = some_policy(seed, PartitionConfig(rounds=rounds))
-    jobs = join_jobs(crowded_world().models)
+def compiled(seed: int, embedding: Embedding) -> tuple[PartitionPolicy, JobBatch, Weights]:
+    policy = some_policy(seed, PartitionConfig(embedding=embedding))
+    jobs = join_jobs(crowded_world().jobs)
     return policy, jobs, weights_of(policy, jobs)
 
 
 @settings(max_examples=80)
-@given(st.integers(0, 10**6), st.integers(0, 2), st.sampled_from([0, 2]))
-def test_compiled_choice_and_value_are_the_networks(seed: int, policy_seed: int, rounds: int) -> None:
-    policy, jobs, weights = compiled(policy_seed, rounds)
+@given(st.integers(0, 10**6), st.integers(0, 2), st.sampled_from(EMBEDDINGS))
+def test_compiled_choice_and_value_are_the_networks(
+    seed: int, policy_seed: int, embedding: Embedding
+) -> None:
+    policy, jobs, weights = compiled(policy_seed, embedding)
     rng = np.random.default_rng(seed)
     rows, mask = random_decision(rng, int(rng.integers(1, 8)))
     model = int(rng.integers(3))
@@ -83,7 +95,7 @@ def test_compiled_choice_and_value_are_the_networks(seed: int, policy_seed: int,
 
 def test_the_job_at_hand_counts() -> None:
     """The same rows, and other scores and values for each model."""
-    policy, jobs, weights = compiled(0, 2)
+    policy, jobs, weights = compiled(0, "graph")
     rows, mask = random_decision(np.random.default_rng(0), 5)
     values = [value_of(weights, model, rows, mask) for model in range(3)]
     assert len({round(value, 6) for value in values}) == 3
@@ -95,7 +107,7 @@ def test_the_job_at_hand_counts() -> None:
 @given(st.integers(0, 10**6))
 def test_what_is_masked_changes_nothing(seed: int) -> None:
     """Neither what stands in illegal rows, nor how many more of them follow, nor which batch it is in."""
-    policy, jobs, weights = compiled(1, 2)
+    policy, jobs, weights = compiled(1, "graph")
     rng = np.random.default_rng(seed)
     rows, mask = random_decision(rng, int(rng.integers(1, 8)))
     scores, value = in_torch(policy, jobs, 0, rows, mask)
@@ -114,7 +126,7 @@ def test_what_is_masked_changes_nothing(seed: int) -> None:
 
 
 def test_a_single_legal_row_is_chosen_for_sure() -> None:
-    policy, jobs, weights = compiled(0, 2)
+    policy, jobs, weights = compiled(0, "graph")
     rows, _ = random_decision(np.random.default_rng(0), 3)
     mask = np.array([True, False, False, False])
     assert best_row(weights, 2, rows, mask) == 0
@@ -125,7 +137,7 @@ def test_a_single_legal_row_is_chosen_for_sure() -> None:
 
 
 def test_embeddings_tell_models_apart() -> None:
-    jobs = join_jobs(crowded_world().models)
+    jobs = join_jobs(crowded_world().jobs)
     embedding = some_policy().embed(jobs).detach()
     assert embedding.shape == (3, PartitionConfig().graph_width)
     for one, other in ((0, 1), (0, 2), (1, 2)):
@@ -133,7 +145,7 @@ def test_embeddings_tell_models_apart() -> None:
 
 
 def test_embeddings_do_not_depend_on_the_batch() -> None:
-    models = crowded_world().models
+    models = crowded_world().jobs
     policy = some_policy()
     together = policy.embed(join_jobs(models))
     for m in range(3):
@@ -144,19 +156,60 @@ def test_embeddings_do_not_depend_on_the_batch() -> None:
 def test_embeddings_do_not_depend_on_the_order_of_edges() -> None:
     """But on where they are: the job with an edge turned round is another one."""
     policy = some_policy()
-    jobs = join_jobs(crowded_world().models[2:])
+    jobs = join_jobs(crowded_world().jobs[2:])
     order = torch.randperm(len(jobs.edges), generator=torch.Generator().manual_seed(0))
-    shuffled = JobBatch(jobs.nodes, jobs.edges[order], jobs.edge_index[:, order], jobs.graph, 1)
+    shuffled = JobBatch(jobs.nodes, jobs.edges[order], jobs.edge_index[:, order], jobs.graph, jobs.summary)
     torch.testing.assert_close(policy.embed(jobs), policy.embed(shuffled), rtol=1e-5, atol=1e-6)
-    turned = JobBatch(jobs.nodes, jobs.edges, jobs.edge_index.flip(0), jobs.graph, 1)
+    turned = JobBatch(jobs.nodes, jobs.edges, jobs.edge_index.flip(0), jobs.graph, jobs.summary)
     assert (policy.embed(jobs) - policy.embed(turned)).abs().max() > 1e-3
 
 
-def test_without_rounds_there_is_no_embedding() -> None:
-    jobs = join_jobs(crowded_world().models)
-    embedding = some_policy(config=PartitionConfig(rounds=0)).embed(jobs)
+def test_a_policy_without_embedding_knows_nothing_of_a_graph() -> None:
+    jobs = join_jobs(crowded_world().jobs)
+    embedding = some_policy(config=PartitionConfig(embedding="none")).embed(jobs)
     assert embedding.shape == (3, PartitionConfig().graph_width)
     assert not embedding.any()
+
+
+def test_a_summary_knows_numbers_but_not_which_op_is_where() -> None:
+    """The bytes of two ops of a chain exchanged: the same summary, another graph."""
+    cluster = Ramp(2, 2, 2)
+    jobs = [
+        (mirrored(profile([1.0, 2.0, 3.0], [(0, 1), (1, 2)], parameter=bytes_of)), cluster)
+        for bytes_of in ([1e9, 5e9, 2e9], [2e9, 5e9, 1e9])
+    ]
+    batch = join_jobs(jobs)
+    summary = some_policy(config=PartitionConfig(embedding="summary")).embed(batch)
+    torch.testing.assert_close(summary[0], summary[1])
+    graph = some_policy().embed(batch)
+    assert (graph[0] - graph[1]).abs().max() > 1e-3
+
+
+def test_the_network_sees_times_beside_the_step() -> None:
+    """Ops of 1 and 3 s, and 3 + 4 s backwards: a step of 11 s; messages on a hub of 1e9 bytes/s."""
+    cluster = TopologyCluster(hub(3, 1e9, latency=0.0), factor=1.0)
+    job = mirrored(profile([1.0, 3.0], [(0, 1)], [4.0, 3.0], [2e9, 0.0], [0.0, 4e9]))
+    seen = job_input(job, cluster)
+    pair = cluster.blocks(2).workers[0]
+
+    def of_step(seconds: float) -> float:
+        return float(np.log2(1.0 + 1000.0 * seconds / 11.0) / 10.0)
+
+    node = dict(zip(NETWORK_NODE_FEATURES, seen.nodes.T.tolist()))
+    assert node["log_compute_of_step"] == pytest.approx([of_step(t) for t in (1.0, 3.0, 3.0, 4.0)])
+    two, four = (collective_time(pair, size, cluster) for size in (2e9, 4e9))
+    assert two == pytest.approx(2.0, rel=0.05)
+    assert node["log_transfer_of_step"] == pytest.approx([of_step(t) for t in (two, four, four, two)])
+    edge = dict(zip(NETWORK_EDGE_FEATURES, seen.edges.T.tolist()))
+    # Forwards the 2e9 bytes of the first op; the last op and its partner hand on nothing.
+    assert edge["log_transfer_of_step"] == pytest.approx([of_step(two), 0.0, 0.0])
+    summary = dict(zip(SUMMARY_FEATURES, seen.summary.tolist()))
+    assert summary["log_ops"] == pytest.approx(2.0 / 8.0)
+    assert summary["median_memory"] == pytest.approx(0.75)
+    assert summary["mean_depth"] == pytest.approx(float(job.depth.mean() / job.depth.max()))
+    assert summary["log_node_transfers_of_step"] == pytest.approx(of_step(2 * two + 2 * four))
+    assert summary["log_edge_transfers_of_step"] == pytest.approx(of_step(two))
+    assert len(seen.summary) == len(SUMMARY_FEATURES)
 
 
 # Episodes
@@ -166,7 +219,7 @@ def test_without_rounds_there_is_no_embedding() -> None:
 def test_a_compiled_episode_is_one_of_the_environment(distribution: str) -> None:
     """The environment's observations, the network in torch and the compiled loop agree on every decision."""
     world = crowded_world()
-    policy, jobs, weights = compiled(0, 2)
+    policy, jobs, weights = compiled(0, "graph")
     env = JobPartitioningEnv(world=world, distribution=distribution, arrivals=120)
     observation, _ = env.reset(seed=5)
     arrivals = draw_arrivals(3, beta_distribution(distribution), np_random(5)[0], 1.0, 120)
@@ -195,7 +248,7 @@ def test_a_compiled_episode_is_one_of_the_environment(distribution: str) -> None
 # Checkpoints
 
 
-@pytest.mark.parametrize("config", [PartitionConfig(), NARROW, PartitionConfig(rounds=0)])
+@pytest.mark.parametrize("config", [*(PartitionConfig(embedding=known) for known in EMBEDDINGS), NARROW])
 def test_round_trip_gives_equal_episodes(config: PartitionConfig, tmp_path: Path) -> None:
     world = crowded_world()
     policy = some_policy(3, config)
@@ -203,7 +256,7 @@ def test_round_trip_gives_equal_episodes(config: PartitionConfig, tmp_path: Path
     loaded = load_partition_policy(tmp_path)
     assert loaded.config == config
     assert not loaded.training
-    jobs = join_jobs(world.models)
+    jobs = join_jobs(world.jobs)
     for mine, theirs in zip(weights_of(policy, jobs), weights_of(loaded, jobs)):
         np.testing.assert_array_equal(mine, theirs)
     about = describe_checkpoint(tmp_path, PARTITION)
