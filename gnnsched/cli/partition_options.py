@@ -25,10 +25,9 @@ def load(
     with Progress(f"simulating the jobs on {Path(cluster).stem}", None) as progress:
         progress.say("loading kernels")
         from gnnsched.partition.cases import load_cluster, load_models, time_unit
-        from gnnsched.partition.world import make_world
+        from gnnsched.partition.world import holding_on, make_world
 
         models = [load_models(folder, ddls_units) for folder in profiles]
         place = load_cluster(cluster, ddls_units, progress.say)
-        return [
-            make_world(place, own, time_unit(ddls_units), holding) for own in models for holding in holdings
-        ]
+        ways = dict.fromkeys(holding_on(place, holding) for holding in holdings)
+        return [make_world(place, own, time_unit(ddls_units), way) for own in models for way in ways]

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from gnnsched.partition.episode import Outcome
 from gnnsched.partition.features import FEATURES, no_choices, observe, see
-from gnnsched.partition.kernel import hold, try_place, within
+from gnnsched.partition.kernel import take
 from gnnsched.partition.network import JobBatch, PartitionPolicy
 from gnnsched.partition.workload import Arrivals
 from gnnsched.partition.world import Bools, Floats, Longs, Tables, World
@@ -98,21 +98,6 @@ def value_of(weights: Weights, model: int, rows: Singles, mask: Bools) -> float:
     hidden = np.dot(hidden, weights.value_second) + weights.value_second_bias
     _silu(hidden)
     return np.dot(hidden, weights.value)[0] + weights.value_bias
-
-
-@njit(cache=True)
-def take(
-    tables: Tables, release: Floats, now: float, model: int, beta: float, row: int, held: Bools
-) -> tuple[float, int]:
-    """Carry out a choice: completion time of the job (s; 0 for a refusal, or where it exceeds its limit) and workers
-    held.
-    """
-    if row == 0:
-        return 0.0, 0
-    time = try_place(tables, release, now, model, row - 1, held)
-    if not within(time, beta * tables.sequential[model]):
-        return 0.0, 0
-    return time, hold(release, held, now + time)
 
 
 @njit(cache=True)

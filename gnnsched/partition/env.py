@@ -9,8 +9,8 @@ from numpy.typing import NDArray
 
 from gnnsched.partition.cases import load_world
 from gnnsched.partition.cluster import MAX_DEGREE
-from gnnsched.partition.compiled_policy import take
 from gnnsched.partition.features import FEATURES, no_choices, observe, see
+from gnnsched.partition.kernel import take
 from gnnsched.partition.observation import (
     EDGE_FEATURES,
     GRAPH_FEATURES,

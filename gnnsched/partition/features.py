@@ -11,7 +11,7 @@ import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
-from gnnsched.partition.kernel import try_place, within
+from gnnsched.partition.kernel import take, try_place, within
 from gnnsched.partition.workload import in_time
 from gnnsched.partition.world import Bools, Floats, Longs, Tables
 
@@ -128,10 +128,10 @@ def observe(
         time = 0.0
         if row > 0:
             time = try_place(tables, release, now, model, row - 1, held)
-            mask[row] = time >= 0.0
             if tables.told:
                 mask[row] = within(time, limit)
             else:
+                mask[row] = time >= 0.0
                 # A job that is of use takes its limit at most.
                 time = limit
             if not mask[row]:
@@ -237,18 +237,10 @@ def act_many(
 ) -> None:
     """Carry out a decision per episode, ``row`` 0 for a refusal; ``accepted``: whether the job will be done in time.
 
-    A job that would exceed its limit is not run, and one that is still running at the horizon is a blocked one.
+    A job that is still running at the horizon is a blocked one.
     """
     held = np.zeros(tables.workers, np.bool_)
     for e in range(len(at)):
-        accepted[e] = False
-        if row[e] == 0:
-            continue
         now = at[e] * interarrival
-        time = try_place(tables, release[e], now, model[e], row[e] - 1, held)
-        if not within(time, beta[e] * tables.sequential[model[e]]):
-            continue
-        for worker in range(tables.workers):
-            if held[worker]:
-                release[e, worker] = now + time
-        accepted[e] = in_time(now + time, horizon)
+        time, _ = take(tables, release[e], now, model[e], beta[e], row[e], held)
+        accepted[e] = time > 0.0 and in_time(now + time, horizon)

@@ -204,3 +204,23 @@ def hold(release: Floats, held: Bools, until: float) -> int:
             release[worker] = until
             count += 1
     return count
+
+
+@njit(cache=True)
+def take(
+    tables: Tables, release: Floats, now: float, model: int, beta: float, row: int, held: Bools
+) -> tuple[float, int]:
+    """Carry out a choice, ``row`` 0 for a refusal and j + 1 for degree number j.
+
+    Returns the job's completion time (s; 0 for a refusal, or where it exceeds its limit) and the workers held. Where
+    times are not told, a job that exceeds its limit is found out only then, and holds its workers until it.
+    """
+    if row == 0:
+        return 0.0, 0
+    time = try_place(tables, release, now, model, row - 1, held)
+    limit = beta * tables.sequential[model]
+    if within(time, limit):
+        return time, hold(release, held, now + time)
+    if time < 0.0 or tables.told:
+        return 0.0, 0
+    return 0.0, hold(release, held, now + limit)

@@ -9,9 +9,10 @@ from dataclasses import dataclass
 import numpy as np
 from numba import njit
 
-from gnnsched.partition.compiled_policy import Weights, best_row, take, value_of
+from gnnsched.partition.compiled_policy import Weights, best_row, value_of
 from gnnsched.partition.episode import Outcome
 from gnnsched.partition.features import Choices, no_choices, observe, see
+from gnnsched.partition.kernel import take
 from gnnsched.partition.network import ACCEPTED, BLOCKED, DISCOUNT
 from gnnsched.partition.workload import Arrivals, Betas, in_time
 from gnnsched.partition.world import Floats, Longs, Tables, World

@@ -28,8 +28,8 @@ class Tables(NamedTuple):
     (b, 16), padded with -1, with ``block_kind`` (b,), ``block_degree`` (b,) and, as bits, ``block_mask`` (b, words).
     ``aligned`` (b,): whether the block is one of those that fill an empty cluster, by first fit, a degree at a time.
 
-    ``told``: whether who decides knows how long jobs will take; else a job that would exceed its limit is refused only
-    after the decision.
+    ``told``: whether who decides knows how long jobs will take; else a job that exceeds its limit is found out only
+    then, and holds its workers until it.
 
     ``largest`` (M, D): the largest degree of any op when the job is partitioned up to degree j; ``uses`` (M, D, D):
     the degrees of all its ops. ``jct`` (M, D, kinds): seconds with the largest degree's block of that kind, inf
@@ -104,18 +104,20 @@ class World:
         return tuple(model.name for model in self.models)
 
 
+def holding_on(cluster: Cluster, holding: Holding) -> Holding:
+    """How jobs are held when ``holding`` is asked for: without side blocks always exactly."""
+    return holding if cluster.side_blocks else "exact"
+
+
 def make_world(
     cluster: Cluster, models: Sequence[JobGraph], time_unit: float, holding: Holding = "faithful"
 ) -> World:
     """Simulate every model at every degree on every kind of block.
 
-    On a cluster without side blocks holding is always exact.
-
     A job's largest blocks are of the kind in question, its other ops where they come on an otherwise empty cluster.
     Raises InputError, naming line and field, for a model with an op that is too large for the cluster's workers.
     """
-    if not cluster.side_blocks:
-        holding = "exact"
+    holding = holding_on(cluster, holding)
     known = degrees(cluster)
     blocks = [cluster.blocks(d) for d in known]
     for model in models:

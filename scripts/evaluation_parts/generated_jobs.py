@@ -17,7 +17,7 @@ def generated_jobs(count: int, seed: int) -> list[JobGraph]:
 def _profile(rng: np.random.Generator, name: str) -> JobProfile:
     """A chain of stages, each an op, or some branches side by side that meet again.
 
-    A step takes 0.1 to 1 s on one worker. Moving all activations over a channel takes 0.1 to 10 % of that, all
+    A step takes 0.1 to 1 s on one worker. Moving all activations over a channel takes 0.1 to 60 % of that, all
     parameters as much on average and drawn apart; either may lie near the input, near the output or anywhere.
     """
     edges: list[tuple[int, int]] = []
@@ -44,7 +44,7 @@ def _profile(rng: np.random.Generator, name: str) -> JobProfile:
 
     step = float(np.exp(rng.uniform(np.log(0.1), np.log(1.0))))
     activation, parameter = (
-        float(np.exp(rng.uniform(np.log(0.001), np.log(0.1)))) * step * CHANNEL for _ in range(2)
+        float(np.exp(rng.uniform(np.log(0.001), np.log(0.6)))) * step * CHANNEL for _ in range(2)
     )
     compute = step * share(0.0)
     backward = rng.uniform(0.5, 0.7)

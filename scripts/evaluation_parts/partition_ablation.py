@@ -22,7 +22,7 @@ from gnnsched.partition.trainer import PartitionTrainer, PartitionTraining
 from gnnsched.partition.workload import DISTRIBUTIONS
 from gnnsched.partition.world import World, make_world
 
-ITERATIONS = 300
+ITERATIONS = 150
 TRAINING_SEEDS = (0, 1)
 EPISODES = 5
 JOBS = 40

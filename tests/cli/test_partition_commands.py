@@ -286,6 +286,16 @@ def test_every_cluster_is_combined_with_every_set_of_jobs(jobs: Path, tmp_path: 
     assert any(name.startswith("events") for name in os.listdir(log))
 
 
+def test_a_topology_is_trained_on_once_however_jobs_are_held(jobs: Path, tmp_path: Path) -> None:
+    """Jobs keep to one block there: both ways of holding are one."""
+    pair = tmp_path / "pair.json"
+    assert main(["topology", "generate", "hypercube", "--dim", "1", "-o", str(pair)]) == 0
+    line = ("train", "--profiles", jobs, "--cluster", "ramp8", pair, "--holding", "both")
+    assert partition(*line, "--iterations", 1, "-o", tmp_path / "run") == 0
+    about = describe_checkpoint(tmp_path / "run", PARTITION)["training_set"]
+    assert [world["holding"] for world in about] == ["faithful", "exact", "exact"]
+
+
 def test_nothing_to_resume_is_one_line(jobs: Path, tmp_path: Path, capsys: Captured) -> None:
     assert train(jobs, tmp_path / "run", "--iterations", 2, "--resume") == 2
     assert_one_line(capsys, str(tmp_path / "run"), "no such checkpoint folder")

@@ -15,7 +15,7 @@ from small_jobs import chain
 from gnnsched.partition import kernel
 from gnnsched.partition.evaluation import Runner, evaluate
 from gnnsched.partition.network import PartitionConfig, PartitionPolicy
-from gnnsched.partition.ppo import advantages
+from gnnsched.partition.ppo import advantages, balanced
 from gnnsched.partition.ramp import Ramp
 from gnnsched.partition.trainer import PartitionTrainer, PartitionTraining
 from gnnsched.partition.workload import DISTRIBUTIONS
@@ -113,6 +113,16 @@ def test_advantages_by_hand() -> None:
     )
     # Surprises: 1 + 2/2 - 0.5 = 1.5 and 4 + 6/2 - 2 = 5; 2 - 1 = 1 and 8 + 10/2 - 3 = 10.
     np.testing.assert_allclose(found, [[1.5 + 0.25 * 5.0, 1.0], [5.0, 10.0]])
+
+
+def test_each_group_of_advantages_counts_alike() -> None:
+    """By hand: 1, 3, 5 about 3 with deviation sqrt(8 / 3), and a group a thousand times as loud about 0."""
+    advantage = np.array([[1.0, 1000.0, 3.0], [5.0, -1000.0, 7.0]], np.float32)
+    group = np.array([[2, 0, 2], [2, 0, 1]])
+    far = 2.0 / (8.0 / 3.0) ** 0.5
+    # What is alone in its group stands for nothing.
+    wanted = [[-far, 1.0, 0.0], [far, -1.0, 0.0]]
+    np.testing.assert_allclose(balanced(advantage, group), wanted, rtol=1e-5, atol=1e-6)
 
 
 @given(st.integers(0, 10**6))
