@@ -11,6 +11,7 @@ from evaluation_parts.generated_jobs import generated_jobs
 from evaluation_parts.markdown import table
 from evaluation_parts.options import Options, Part
 from evaluation_parts.results import Results
+from gnnsched.partition import kernel
 from gnnsched.partition.cases import load_models, time_unit
 from gnnsched.partition.episode import metrics
 from gnnsched.partition.evaluation import LEARNED, Runner
@@ -79,11 +80,12 @@ def _label(embedding: Embedding, seed: int) -> str:
 
 
 def _trained(world: World, embedding: Embedding, seed: int) -> PartitionPolicy:
-    """By PPO from the beginning: after imitation all would still be much like the rule that they imitated."""
-    config = PartitionTraining(
-        seed=seed, iterations=ITERATIONS, imitation=0, validation_every=ITERATIONS // 3
-    )
-    trainer = PartitionTrainer([world], [], config, PartitionConfig(embedding=embedding))
+    """By imitation of the smallest degree that meets the limit, then PPO."""
+    models = len(world.models)
+    smallest = np.concatenate((np.zeros(models), np.full(models, kernel.UPWARDS), np.zeros(models)))
+    rules = np.tile(smallest.astype(np.int64), (len(DISTRIBUTIONS), 1))
+    config = PartitionTraining(seed=seed, iterations=ITERATIONS, validation_every=ITERATIONS // 3)
+    trainer = PartitionTrainer([world], [rules], config, PartitionConfig(embedding=embedding))
     for _ in trainer.run():
         pass
     return trainer.best_policy()
