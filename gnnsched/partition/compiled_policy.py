@@ -82,6 +82,15 @@ def best_row(weights: Weights, model: int, rows: Singles, mask: Bools) -> int:
 
 
 @njit(cache=True)
+def best_rows(weights: Weights, model: Longs, rows: Singles, mask: Bools) -> Longs:
+    """``best_row`` of many episodes: all arrays have one more axis in front."""
+    best = np.empty(len(model), np.int64)
+    for e in range(len(model)):
+        best[e] = best_row(weights, model[e], rows[e], mask[e])
+    return best
+
+
+@njit(cache=True)
 def value_of(weights: Weights, model: int, rows: Singles, mask: Bools) -> float:
     """The policy's value of the decision at hand."""
     count = rows.shape[1]

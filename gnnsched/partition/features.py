@@ -79,6 +79,24 @@ def no_choices(tables: Tables) -> Choices:
 
 
 @njit(cache=True)
+def _level(free_in: float, interarrival: float) -> int:
+    """Number of the first moment shown at which is free what is free in ``free_in`` seconds; after all, their count."""
+    level = 0
+    while level < len(_AHEAD) and free_in > (_AHEAD[level] + _AT_ONCE) * interarrival:
+        level += 1
+    return level
+
+
+@njit(cache=True)
+def _meet(some: NDArray[np.uint64], i: int, others: NDArray[np.uint64], j: int) -> bool:
+    """Whether the sets in row ``i`` and row ``j``, as bits, have a member in common."""
+    common = np.uint64(0)
+    for word in range(some.shape[1]):
+        common |= some[i, word] & others[j, word]
+    return bool(common)
+
+
+@njit(cache=True)
 def observe(
     tables: Tables,
     release: Floats,
@@ -96,28 +114,36 @@ def observe(
     sequential times.
     """
     held, rows, mask = choices.held, choices.rows, choices.mask
-    blocks = len(tables.block_degree)
-    shown = len(_DEGREES)
-    total = np.zeros(shown)
+    blocks, words, shown, levels = *tables.block_mask.shape, len(_DEGREES), len(_AHEAD)
     slot_of = np.full(len(tables.degree), -1, np.int64)
     for j in range(len(tables.degree)):
         for s in range(shown):
             if _DEGREES[s] == tables.degree[j]:
                 slot_of[j] = s
-    until = np.empty(blocks)
+    # Bit by bit which workers are still busy at each of the moments that are shown. A block's level is the number of
+    # the first one at which it is free.
+    busy = np.zeros((levels, words), np.uint64)
+    for worker in range(tables.workers):
+        bit = np.uint64(1) << np.uint64(worker % 64)
+        for t in range(_level(release[worker] - now, interarrival)):
+            busy[t, worker // 64] |= bit
+    level = np.empty(blocks, np.int64)
+    total = np.zeros(shown)
+    free = np.zeros((2, levels + 1, shown))
     for b in range(blocks):
-        j = tables.block_degree[b]
-        if slot_of[j] < 0:
+        s = slot_of[tables.block_degree[b]]
+        if s < 0:
             continue
+        t = levels
+        while t > 0 and not _meet(tables.block_mask, b, busy, t - 1):
+            t -= 1
+        level[b] = t
+        free[1, t, s] += 1.0
         if tables.aligned[b]:
-            total[slot_of[j]] += 1.0
-        latest = 0.0
-        for k in range(tables.degree[j]):
-            latest = max(latest, release[tables.block_workers[b, k]])
-        until[b] = latest - now
-    words = tables.block_mask.shape[1]
-    taken = np.zeros(words, np.uint64)
-    soonest = np.empty(shown)
+            free[0, t, s] += 1.0
+            total[s] += 1.0
+    taken = np.zeros((1, words), np.uint64)
+    after = np.empty_like(free)
     sequential = tables.sequential[model]
     limit = beta * sequential
     count = seen[0] + _PRIOR_ARRIVALS
@@ -143,28 +169,25 @@ def observe(
         workers = 0
         for worker in range(tables.workers):
             if held[worker]:
-                taken[worker // 64] |= np.uint64(1) << np.uint64(worker % 64)
+                taken[0, worker // 64] |= np.uint64(1) << np.uint64(worker % 64)
                 workers += 1
-        soonest[:] = np.inf
+        after[:] = free
+        until = _level(time, interarrival)
         for b in range(blocks):
             s = slot_of[tables.block_degree[b]]
-            if s < 0:
-                continue
-            free_in = until[b]
-            if free_in < time:
-                for word in range(words):
-                    if tables.block_mask[b, word] & taken[word]:
-                        free_in = time
-                        break
-            soonest[s] = min(soonest[s], free_in)
-            if tables.aligned[b]:
-                for t in range(len(_AHEAD)):
-                    if free_in <= (_AHEAD[t] + _AT_ONCE) * interarrival:
-                        rows[row, t * shown + s] += 1.0 / total[s]
-        f = len(_AHEAD) * shown
-        for t in range(len(_AHEAD)):
-            for s in range(shown):
-                if soonest[s] <= (_AHEAD[t] + _AT_ONCE) * interarrival:
+            if s >= 0 and level[b] < until and _meet(tables.block_mask, b, taken, 0):
+                for kind in range(0 if tables.aligned[b] else 1, 2):
+                    after[kind, level[b], s] -= 1.0
+                    after[kind, until, s] += 1.0
+        f = levels * shown
+        for s in range(shown):
+            aligned, any_block = 0.0, 0.0
+            for t in range(levels):
+                aligned += after[0, t, s]
+                any_block += after[1, t, s]
+                if aligned > 0.0:
+                    rows[row, t * shown + s] = aligned / total[s]
+                if any_block > 0.0:
                     rows[row, f + t * shown + s] = 1.0
         f *= 2
         if row == 0:

@@ -7,7 +7,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gnnsched.partition import kernel
+from gnnsched.partition.compiled_policy import Weights
 from gnnsched.partition.features import FEATURES, act_many, observe_many
+from gnnsched.partition.lookahead import Lookahead, draw_futures, weigh_many
 from gnnsched.partition.workload import ARRIVALS, DISTRIBUTIONS, Betas, beta_distribution, draw_arrivals
 from gnnsched.partition.world import World
 
@@ -112,6 +114,39 @@ class Fleet:
     def _arrival(self) -> NDArray[np.float64]:
         sequential = self.world.tables.sequential[self.model]
         return np.stack((np.ones(self.count), self.beta, self.beta**2, sequential), 1)
+
+    def judge(
+        self, weights: Weights, lookahead: Lookahead, episodes: NDArray[np.int64]
+    ) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
+        """What lookahead finds in ``episodes`` (n,), the policy of ``weights`` going on.
+
+        Returns the best row (n,), and the worth of each (n, D + 1), 0 where there is no choice.
+        """
+        shape = (len(episodes), lookahead.futures, lookahead.arrivals + 1)
+        model, beta = np.zeros(shape, np.int64), np.zeros(shape)
+        for i, distribution in enumerate(self.distribution[episodes]):
+            betas = self._betas[distribution]
+            model[i], beta[i] = draw_futures(shape[1:], len(self.world.models), betas, self.rng)
+        best, worth = np.zeros(len(episodes), np.int64), np.zeros((len(episodes), self.mask.shape[1]))
+        weigh_many(
+            self.world.tables,
+            weights,
+            self._release[episodes],
+            self._seen[episodes],
+            self._at[episodes],
+            self.model[episodes],
+            self.beta[episodes],
+            self.mask[episodes],
+            model,
+            beta,
+            self._interarrival,
+            self._horizon,
+            lookahead.batch,
+            lookahead.drop,
+            best,
+            worth,
+        )
+        return best, worth
 
     def rule_rows(self, rules: Sequence[NDArray[np.int64]] | NDArray[np.int64]) -> NDArray[np.int64]:
         """What the baseline ``rule`` would choose; ``rules``: its parameters per distribution."""

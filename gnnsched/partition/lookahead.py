@@ -15,7 +15,7 @@ from gnnsched.partition.features import Choices, no_choices, observe, see
 from gnnsched.partition.kernel import take
 from gnnsched.partition.network import ACCEPTED, BLOCKED, DISCOUNT
 from gnnsched.partition.workload import Arrivals, Betas, in_time
-from gnnsched.partition.world import Floats, Longs, Tables, World
+from gnnsched.partition.world import Bools, Floats, Longs, Tables, World
 
 
 @dataclass(frozen=True)
@@ -135,6 +135,69 @@ def weigh(
     return best, mean
 
 
+def draw_futures(
+    shape: tuple[int, ...], models: int, betas: Betas, rng: np.random.Generator
+) -> tuple[Longs, Floats]:
+    """Models, in equal parts, and limits of arrivals to come."""
+    edges = np.cumsum(betas.probability)
+    edges[-1] = np.inf
+    return rng.integers(models, size=shape), betas.value[
+        np.searchsorted(edges, rng.random(shape), side="right")
+    ]
+
+
+@njit(cache=True)
+def weigh_many(
+    tables: Tables,
+    weights: Weights,
+    release: Floats,
+    seen: Floats,
+    at: Longs,
+    model: Longs,
+    beta: Floats,
+    mask: Bools,
+    futures_model: Longs,
+    futures_beta: Floats,
+    interarrival: float,
+    horizon: float,
+    batch: int,
+    drop: float,
+    best: Longs,
+    worth: Floats,
+) -> None:
+    """``weigh`` for many episodes at once: all arrays have one more axis in front.
+
+    Fills in ``best`` (episodes,) and ``worth`` (episodes, D + 1), zero where nothing is legal or there is no choice.
+    """
+    choices = no_choices(tables)
+    worth[:] = 0.0
+    for e in range(len(at)):
+        legal = np.flatnonzero(mask[e])
+        best[e] = legal[0]
+        if len(legal) == 1:
+            continue
+        first, mean = weigh(
+            tables,
+            weights,
+            release[e],
+            seen[e],
+            at[e],
+            model[e],
+            beta[e],
+            legal,
+            futures_model[e],
+            futures_beta[e],
+            interarrival,
+            horizon,
+            batch,
+            drop,
+            choices,
+        )
+        best[e] = legal[first]
+        for c in range(len(legal)):
+            worth[e, legal[c]] = mean[c]
+
+
 def run_lookahead(
     world: World,
     arrivals: Arrivals,
@@ -148,8 +211,6 @@ def run_lookahead(
     outcome = Outcome.empty(len(arrivals))
     tables = world.tables
     release, seen, choices = np.zeros(tables.workers), np.zeros(4), no_choices(tables)
-    edges = np.cumsum(betas.probability)
-    edges[-1] = np.inf
     shape = (settings.futures, settings.arrivals + 1)
     for i in range(len(arrivals)):
         now, model, beta = i * arrivals.interarrival, int(arrivals.model[i]), float(arrivals.beta[i])
@@ -167,8 +228,7 @@ def run_lookahead(
                 model,
                 beta,
                 legal,
-                rng.integers(len(world.models), size=shape),
-                betas.value[np.searchsorted(edges, rng.random(shape), side="right")],
+                *draw_futures(shape, len(world.models), betas, rng),
                 arrivals.interarrival,
                 arrivals.horizon,
                 settings.batch,

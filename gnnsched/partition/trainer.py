@@ -1,4 +1,4 @@
-"""Training the partitioning policy: imitation of tuned rules first, then masked PPO."""
+"""Training the partitioning policy: imitation of tuned rules first, then masked PPO, then expert iteration."""
 
 import copy
 from collections.abc import Mapping, Sequence
@@ -12,7 +12,9 @@ from torch import Tensor, nn
 from gnnsched.partition import ppo
 from gnnsched.partition.compiled_policy import run_policy, weights_of
 from gnnsched.partition.episode import metrics
+from gnnsched.partition.expert import Replay, judge, losses
 from gnnsched.partition.fleet import Fleet
+from gnnsched.partition.lookahead import Lookahead
 from gnnsched.partition.network import PartitionConfig, PartitionPolicy, join_jobs
 from gnnsched.partition.seeds import TRAINING, VALIDATION, generator
 from gnnsched.partition.workload import DISTRIBUTIONS, beta_distribution, draw_arrivals
@@ -24,9 +26,15 @@ from gnnsched.training.run import TrainingRun
 class PartitionTraining:
     """Settings of a training run.
 
-    ``iterations`` or ``minutes`` end it, whichever comes first; learning rate and entropy bonus fall linearly until
-    then. The first ``imitation`` iterations imitate the tuned rules, with the entropy bonus ``imitation_entropy``: a
-    policy that is sure of itself explores nothing afterwards. ``episodes``: side by side, over all worlds.
+    ``iterations`` or ``minutes`` end it, whichever comes first. The first ``imitation`` iterations imitate the tuned
+    rules, with the entropy bonus ``imitation_entropy``: a policy that is sure of itself explores nothing afterwards.
+    Learning rate and entropy bonus fall linearly until expert iteration takes over for the last ``expert_share`` of
+    the run. ``episodes``: side by side, over all worlds.
+
+    Expert iteration goes on from the best policy so far. In each iteration all episodes of one world go on ``apart``
+    arrivals, and the decisions in up to ``judged`` of them are judged, on ``futures`` of ``ahead`` arrivals. The last
+    ``replay`` judged decisions are learned from, each ``passes`` times in all, in batches of ``expert_minibatch``, with
+    a learning rate that falls linearly from ``expert_rate``, towards the softmax of worths over ``temperature``.
     """
 
     seed: int = 0
@@ -46,6 +54,16 @@ class PartitionTraining:
     value_weight: float = 0.5
     gradient_clip: float = 0.5
     averaging: float = 0.998
+    expert_share: float = 0.5
+    judged: int = 64
+    apart: int = 5
+    futures: int = 12
+    ahead: int = 24
+    replay: int = 24000
+    passes: int = 48
+    expert_minibatch: int = 512
+    expert_rate: float = 5e-4
+    temperature: float = 0.05
     validation_every: int = 100
     validation_episodes: int = 6
 
@@ -71,12 +89,26 @@ class PartitionTrainer(TrainingRun[PartitionPolicy]):
         each = max(len(DISTRIBUTIONS), config.episodes // len(self.worlds))
         rng = np.random.default_rng([TRAINING, config.seed])
         self.fleets = [Fleet(world, each, rng) for world in worlds]
+        self.replay = Replay(config.replay, max(fleet.mask.shape[1] for fleet in self.fleets), device)
 
     def update(self) -> dict[str, float]:
-        """One iteration: some steps of all episodes, then some epochs over them."""
+        """One iteration of what is due."""
+        trial = 1.0 - self.config.expert_share
+        rng = np.random.default_rng([TRAINING, self.config.seed, 1 + self.iteration])
+        if self.done_share < trial:
+            scalars = self._by_trial(rng, 1.0 - self.done_share / trial)
+        else:
+            scalars = self._by_lookahead(rng, (1.0 - self.done_share) / self.config.expert_share)
+        self.iteration += 1
+        return {
+            **scalars,
+            "update/learning_rate": self.optimizer.param_groups[0]["lr"],
+            "time/steps": float(self.steps),
+        }
+
+    def _by_trial(self, rng: np.random.Generator, left: float) -> dict[str, float]:
+        """Some steps of all episodes, then some epochs over them; ``left``: part of the trials that is to come."""
         config = self.config
-        rng = np.random.default_rng([TRAINING, config.seed, 1 + self.iteration])
-        left = 1.0 - self.done_share
         for group in self.optimizer.param_groups:
             group["lr"] = config.learning_rate * max(0.02, left)
         entropy_weight = config.last_entropy + (config.entropy - config.last_entropy) * left
@@ -113,15 +145,45 @@ class PartitionTrainer(TrainingRun[PartitionPolicy]):
                     ("gradient_norm", self._descend(loss + config.value_weight * own.value)),
                 ):
                     sums[name] = sums.get(name, 0.0) + value
-        self.iteration += 1
         self.steps += count
         return {
             **scalars,
             **{f"update/{name}": value / passes for name, value in sums.items()},
-            "update/learning_rate": self.optimizer.param_groups[0]["lr"],
             "update/imitating": float(imitating),
-            "time/steps": float(self.steps),
         }
+
+    def _by_lookahead(self, rng: np.random.Generator, left: float) -> dict[str, float]:
+        """Judge decisions of one world, then learn from some of all that were judged."""
+        config = self.config
+        if not len(self.replay):
+            self.average.load_state_dict(self.best_policy().state_dict())
+            self.policy.load_state_dict(self.average.state_dict())
+        for group in self.optimizer.param_groups:
+            group["lr"] = config.expert_rate * max(0.02, left)
+        number = self.iteration % len(self.worlds)
+        fleet = self.fleets[number]
+        fleet.rng = rng
+        weights = weights_of(copy.deepcopy(self.average).cpu(), join_jobs(fleet.world.jobs))
+        lookahead = Lookahead(config.futures, config.ahead, config.futures)
+        judged = judge(fleet, weights, config.apart, config.judged, lookahead)
+        judged["job"] = judged["job"] + sum(len(world.models) for world in self.worlds[:number])
+        self.replay.add(judged)
+        self.steps += fleet.count * config.apart
+        sums: dict[str, float] = {}
+        passes = max(1, config.passes * config.judged // config.expert_minibatch) if len(self.replay) else 0
+        for _ in range(passes):
+            own = losses(
+                self.policy, self.jobs, self.replay.draw(config.expert_minibatch, rng), config.temperature
+            )
+            for name, value in (
+                ("divergence", own.divergence.item()),
+                ("value_loss", own.value.item()),
+                ("entropy", own.entropy),
+                ("regret", own.regret),
+                ("gradient_norm", self._descend(own.divergence + config.value_weight * own.value)),
+            ):
+                sums[name] = sums.get(name, 0.0) + value / passes
+        return {f"expert/{name}": value for name, value in sums.items()}
 
     def _descend(self, loss: Tensor) -> float:
         """A step of the optimizer and of the running average; returns the gradient's norm."""
@@ -150,13 +212,15 @@ class PartitionTrainer(TrainingRun[PartitionPolicy]):
         return {"validation/blocking_rate": score, **result}
 
     def kept_state(self) -> dict[str, dict[str, Tensor]]:
-        """Where the episodes are."""
-        return {
+        """Where the episodes are, and the judged decisions."""
+        episodes = {
             f"fleet{i}": {key: torch.from_numpy(np.ascontiguousarray(a)) for key, a in fleet.state().items()}
             for i, fleet in enumerate(self.fleets)
         }
+        return {**episodes, "replay": self.replay.state()}
 
     def restore(self, parts: Mapping[str, Mapping[str, Tensor]]) -> None:
         """Go on from ``kept_state``."""
         for i, fleet in enumerate(self.fleets):
             fleet.restore({key: value.numpy() for key, value in parts[f"fleet{i}"].items()})
+        self.replay.restore(parts["replay"])

@@ -84,7 +84,9 @@ def _trained(world: World, embedding: Embedding, seed: int) -> PartitionPolicy:
     models = len(world.models)
     smallest = np.concatenate((np.zeros(models), np.full(models, kernel.UPWARDS), np.zeros(models)))
     rules = np.tile(smallest.astype(np.int64), (len(DISTRIBUTIONS), 1))
-    config = PartitionTraining(seed=seed, iterations=ITERATIONS, validation_every=ITERATIONS // 3)
+    config = PartitionTraining(
+        seed=seed, iterations=ITERATIONS, expert_share=0.0, validation_every=ITERATIONS // 3
+    )
     trainer = PartitionTrainer([world], [rules], config, PartitionConfig(embedding=embedding))
     for _ in trainer.run():
         pass

@@ -31,6 +31,10 @@ SMALL = PartitionTraining(
     minibatch=256,
     learning_rate=3e-3,
     averaging=0.9,
+    expert_share=0.0,
+    futures=3,
+    ahead=4,
+    replay=40,
     validation_every=10**9,
     validation_episodes=1,
 )
@@ -183,21 +187,35 @@ def test_it_learns_not_to_refuse() -> None:
 
 
 def test_phases_follow_one_another() -> None:
-    """Imitation, then trial."""
-    made = scalars_of(small_trainer(iterations=4, imitation=2))
-    assert [scalars["update/imitating"] for scalars in made] == [1.0, 1.0, 0.0, 0.0]
+    """Imitation, then trial, then lookahead."""
+    made = scalars_of(small_trainer(iterations=8, imitation=2, expert_share=0.5))
+    assert [scalars.get("update/imitating") for scalars in made] == [1.0, 1.0, 0.0, 0.0] + [None] * 4
+    assert ["expert/regret" in scalars for scalars in made] == [False] * 4 + [True] * 4
     for scalars in made:
         assert all(np.isfinite(value) for value in scalars.values())
     assert made[3]["time/steps"] == 4 * 8 * 64
+    assert made[7]["time/steps"] == 4 * 8 * 64 + 4 * 8 * 5
+    # The learning rate falls, and begins anew.
+    rates = [scalars["update/learning_rate"] for scalars in made]
+    for phase, first in ((rates[:4], SMALL.learning_rate), (rates[4:], SMALL.expert_rate)):
+        assert phase == sorted(phase, reverse=True)
+        assert phase[0] == first > phase[-1]
 
 
 # Going on
 
 
-@pytest.mark.parametrize("imitation", [0, 4])
-def test_some_iterations_and_some_more_equal_all_at_once(imitation: int, tmp_path: Path) -> None:
-    """Weights, best weights, counters and scalars, bit by bit, over the end of imitation too."""
-    changes: dict[str, Any] = {"iterations": 6, "validation_every": 2, "imitation": imitation}
+@pytest.mark.parametrize(("imitation", "expert_share"), [(0, 0.0), (4, 0.0), (0, 0.5), (0, 0.8)])
+def test_some_iterations_and_some_more_equal_all_at_once(
+    imitation: int, expert_share: float, tmp_path: Path
+) -> None:
+    """Weights, best weights, counters and scalars, bit by bit, over the end of imitation and of trial too."""
+    changes: dict[str, Any] = {
+        "iterations": 6,
+        "validation_every": 2,
+        "imitation": imitation,
+        "expert_share": expert_share,
+    }
     whole = small_trainer(**changes)
     expected = scalars_of(whole)
     assert len(expected) == whole.iteration == 6
