@@ -14,10 +14,10 @@ trap 'kill $(jobs -p) 2> /dev/null' EXIT
 .venv/bin/gnnsched topology generate bcube --ports 4 --levels 1 --bandwidth 3200Gbps -o "$out/bcube.json"
 .venv/bin/gnnsched topology generate jellyfish --switches 16 --network-ports 4 --servers-per-switch 2 --seed 1 \
     --bandwidth 3200Gbps -o "$out/jellyfish.json"
-.venv/bin/gnnsched partition train --ddls-units --profiles "$profiles" --minutes 50 \
+.venv/bin/gnnsched partition train --ddls-units --profiles "$profiles" --holding both --minutes 54 \
     -o "$out/partition_ddls" &
 .venv/bin/gnnsched partition train --cluster ramp32 "$out/bcube.json" "$out/jellyfish.json" \
-    --profiles "$profiles" --shipped --minutes 50 -o "$out/partition"
+    --profiles "$profiles" --shipped --minutes 54 -o "$out/partition"
 wait %1
 trap - EXIT
 for name in partition_ddls partition; do
