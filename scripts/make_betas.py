@@ -21,6 +21,7 @@ from gnnsched.partition.profile_file import read_profile
 from gnnsched.partition.ramp import Ramp
 from gnnsched.partition.workload import Betas, draw_arrivals
 from gnnsched.partition.world import World, make_world
+from gnnsched.topology.files import write_atomically
 
 SKEW = {"B": 5.0, "C": 0.0, "D": -5.0}
 # Blocking rates of the two baselines as printed by the authors (three seeds).
@@ -75,7 +76,8 @@ def main() -> None:
         "probability": stored,
     }
     STORED.parent.mkdir(exist_ok=True)
-    STORED.write_text(json.dumps(content, indent=1) + "\n")
+    text = json.dumps(content, indent=1) + "\n"
+    write_atomically(STORED, lambda stream: stream.write(text.encode()))
     print(json.dumps(chosen, indent=1))
 
 

@@ -9,7 +9,7 @@ from tyro.conf import Positional, arg, subcommand
 
 from gnnsched.cli.options import check_device, check_output, check_rows_file, write_rows
 from gnnsched.cli.partition_evaluate import EvaluatePartition
-from gnnsched.cli.partition_options import ClusterName, Profiles, load
+from gnnsched.cli.partition_options import BoundFactor, ClusterName, Profiles, load
 from gnnsched.cli.partition_train import TrainPartition
 from gnnsched.cli.progress import Progress
 from gnnsched.cli.tables import table
@@ -76,6 +76,8 @@ class SimulatePartition:
     """A profile's milliseconds are taken for seconds, as in the published program."""
     holding: Literal["faithful", "exact"] = "faithful"
     """A job holds the blocks of all its ops, or just as many workers as its degree (always so on a topology)."""
+    bound_factor: BoundFactor = None
+    """Take an AllReduce on a topology to last this many times its bound, such as 1.1, instead of planning it."""
     json: Annotated[Path | None, arg(metavar="FILE")] = None
     """Write the rows to this file as a JSON list; - is the standard output."""
 
@@ -84,7 +86,7 @@ class SimulatePartition:
         from gnnsched.partition.job_times import job_times
         from gnnsched.topology.units import format_time
 
-        (world,) = load(self.cluster, (self.profiles,), self.ddls_units, (self.holding,))
+        (world,) = load(self.cluster, (self.profiles,), self.ddls_units, (self.holding,), self.bound_factor)
         rows = job_times(world)
         if write_rows(rows, self.json):
             return 0

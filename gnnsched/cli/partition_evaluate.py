@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 from tyro.conf import arg
 
 from gnnsched.cli.options import Checkpoint, at_least_one, check_output, check_rows_file, write_rows
-from gnnsched.cli.partition_options import ClusterName, Profiles, load
+from gnnsched.cli.partition_options import BoundFactor, ClusterName, Profiles, load
 from gnnsched.cli.progress import Progress
 from gnnsched.cli.tables import table
 
@@ -36,6 +36,8 @@ class EvaluatePartition:
     ... (default: all but learned_lookahead)."""
     holding: Literal["faithful", "exact"] = "faithful"
     """A job holds the blocks of all its ops, or just as many workers as its degree (always so on a topology)."""
+    bound_factor: BoundFactor = None
+    """Take an AllReduce on a topology to last this many times its bound, such as 1.1, instead of planning it."""
     checkpoint: Checkpoint = None
     """Of the policy (default: the shipped one)."""
     json: Annotated[Path | None, arg(metavar="FILE")] = None
@@ -64,7 +66,7 @@ class EvaluatePartition:
         policy = None
         if not asked or len(baselines) < len(asked):
             policy = load_partition_policy(self.checkpoint or shipped_partition_checkpoint(self.ddls_units))
-        (world,) = load(self.cluster, (self.profiles,), self.ddls_units, (self.holding,))
+        (world,) = load(self.cluster, (self.profiles,), self.ddls_units, (self.holding,), self.bound_factor)
         for name in baselines:
             check_baseline(name, world)
         names = asked or tuple(policy_names(world))

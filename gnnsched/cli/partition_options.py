@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from gnnsched.partition.world import World
 
 Profiles = Annotated[Path | None, arg(metavar="DIR")]
+BoundFactor = Annotated[float | None, arg(metavar="X")]
 ClusterName = Annotated[str, arg(metavar="ramp32|TOPOLOGY")]
 
 
@@ -20,6 +21,7 @@ def load(
     profiles: Sequence[Path | None],
     ddls_units: bool,
     holdings: Sequence[Literal["faithful", "exact"]],
+    bound_factor: float | None = None,
 ) -> "list[World]":
     """The cluster with each of the sets of jobs, held in each of the ways; says what it does where it takes long."""
     with Progress(f"simulating the jobs on {Path(cluster).stem}", None) as progress:
@@ -28,6 +30,6 @@ def load(
         from gnnsched.partition.world import holding_on, make_world
 
         models = [load_models(folder, ddls_units) for folder in profiles]
-        place = load_cluster(cluster, ddls_units, progress.say)
+        place = load_cluster(cluster, ddls_units, progress.say, bound_factor)
         ways = dict.fromkeys(holding_on(place, holding) for holding in holdings)
         return [make_world(place, own, time_unit(ddls_units), way) for own in models for way in ways]

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 from tyro.conf import arg
 
 from gnnsched.cli.options import at_least_one
-from gnnsched.cli.partition_options import load
+from gnnsched.cli.partition_options import BoundFactor, load
 from gnnsched.cli.progress import Progress
 from gnnsched.cli.training_run import RunOptions, Words, train
 
@@ -34,6 +34,8 @@ class TrainPartition(RunOptions):
     """A profile's milliseconds are taken for seconds, as in the published program."""
     holding: Literal["faithful", "exact", "both"] = "faithful"
     """A job holds the blocks of all its ops, or just as many workers as its degree; or train on both."""
+    bound_factor: BoundFactor = None
+    """Take an AllReduce on a topology to last this many times its bound, such as 1.1, instead of planning it."""
 
     def run(self) -> int:
         at_least_one("--cluster", self.cluster)
@@ -72,7 +74,9 @@ class TrainPartition(RunOptions):
             ("faithful", "exact") if self.holding == "both" else (self.holding,)
         )
         return [
-            world for cluster in self.cluster for world in load(cluster, folders, self.ddls_units, holdings)
+            world
+            for cluster in self.cluster
+            for world in load(cluster, folders, self.ddls_units, holdings, self.bound_factor)
         ]
 
     def _rules(self, worlds: "list[World]") -> list[Any]:

@@ -47,12 +47,18 @@ def load_models(folder: str | os.PathLike[str] | None, ddls_units: bool = False)
 
 
 def load_cluster(
-    name: str, ddls_units: bool = False, progress: Callable[[str], None] | None = None
+    name: str,
+    ddls_units: bool = False,
+    progress: Callable[[str], None] | None = None,
+    bound_factor: float | None = None,
 ) -> Cluster:
     """``ramp8`` ... ``ramp512``, or the topology in the file ``name``.
 
-    Raises InputError for what is neither.
+    ``bound_factor``: on a topology, the time of an AllReduce as a multiple of its bound instead of a plan's. Raises
+    InputError for what is neither, and for a factor that makes no sense.
     """
+    if bound_factor is not None and not 1.0 <= bound_factor < float("inf"):
+        raise InputError(f"bound factor: {bound_factor:g} is below 1 or no number; give one such as 1.1")
     ramp = re.fullmatch(r"ramp(\d+)", name)
     if ramp is not None:
         workers = int(ramp[1])
@@ -60,11 +66,13 @@ def load_cluster(
             raise InputError(
                 f"cluster {shown(name)}: unknown size; one of " + ", ".join(f"ramp{n}" for n in RAMPS)
             )
+        if bound_factor is not None:
+            raise InputError(f"cluster {name}: has a formula of its own, no bound; drop the bound factor")
         groups, racks, servers = RAMPS[workers]
         return Ramp(groups, racks, servers, published=ddls_units)
     if not Path(name).exists():
         raise InputError(f"cluster {shown(name)}: no such file; name a topology file or ramp32")
-    return TopologyCluster(load_topology(name), progress=progress)
+    return TopologyCluster(load_topology(name), factor=bound_factor, progress=progress)
 
 
 def load_world(

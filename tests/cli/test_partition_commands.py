@@ -157,6 +157,23 @@ def test_simulate_on_a_topology(jobs: Path, tmp_path: Path, capsys: Captured) ->
     assert all(row["workers"] == row["degree"] for row in rows if row["model"] == "short")
 
 
+def test_simulate_with_a_multiple_of_the_bound(jobs: Path, tmp_path: Path, capsys: Captured) -> None:
+    """Communication by plans lies between once the bound and thrice; what the job does at degree 1 stays."""
+    network = tmp_path / "net.json"
+    dump_topology(bcube(2, 1, bandwidth=1e9), network)
+    times = []
+    for factor in ("1", None, "3"):
+        line = ("simulate", "--profiles", jobs, "--cluster", network, "--json", "-")
+        assert partition(*line, *(("--bound-factor", factor) if factor else ())) == 0
+        times.append([row["jct_s"] for row in json.loads(capsys.readouterr().out)])
+    least, planned, most = (np.array(own) for own in times)
+    alone = [0, 3]
+    np.testing.assert_allclose(least[alone], most[alone])
+    others = [1, 2, 4, 5]
+    assert (least[others] <= planned[others] * (1 + 1e-9)).all()
+    assert (planned[others] < most[others]).all()
+
+
 # Policies compared
 
 
@@ -319,6 +336,9 @@ BAD_LINES = [
     ("evaluate --policies learned --checkpoint EMPTY --json OUT.json", ("checkpoint.json", "no such file")),
     ("simulate --cluster BAD/bad.txt", ("bad.txt",)),
     ("simulate --cluster ramp0 --json OUT.json", ("cluster 'ramp0'",)),
+    ("simulate --bound-factor 1.1 --json OUT.json", ("cluster ramp32", "drop the bound factor")),
+    ("evaluate --cluster BAD/bad.txt --bound-factor 0.9 --json OUT.json", ("bound factor: 0.9",)),
+    ("train --cluster BAD/bad.txt --bound-factor nan -o OUT", ("bound factor: nan",)),
     ("simulate --profiles EMPTY --json OUT.json", ("no profile (.txt) in it",)),
     ("simulate --profiles BAD --json OUT.json", ("bad.txt: line 2",)),
     ("simulate --json OUT.csv", ("out.csv", ".json")),
