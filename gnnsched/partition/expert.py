@@ -77,11 +77,12 @@ def judge(
 ) -> dict[str, NDArray[np.generic]]:
     """Go on ``apart`` arrivals with the policy of ``weights``, then judge the decisions at hand in ``count`` episodes.
 
-    Returns what ``Replay`` keeps, of the decisions in which there is a choice; ``job`` counts the fleet's own models.
+    Those without a choice are judged as well, for what a full cluster is worth. Returns what ``Replay`` keeps; ``job``
+    counts the fleet's own models.
     """
     for _ in range(apart):
         fleet.act(best_rows(weights, fleet.model, fleet.rows, fleet.mask))
-    episodes = fleet.rng.permutation(np.flatnonzero(fleet.mask.sum(1) > 1))[:count]
+    episodes = fleet.rng.permutation(fleet.count)[:count]
     rows, mask, job = fleet.rows[episodes], fleet.mask[episodes], fleet.model[episodes]
     best, worth = fleet.judge(weights, lookahead, episodes)
     own = best_rows(weights, job, rows, mask)

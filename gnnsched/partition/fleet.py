@@ -120,7 +120,7 @@ class Fleet:
     ) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
         """What lookahead finds in ``episodes`` (n,), the policy of ``weights`` going on.
 
-        Returns the best row (n,), and the worth of each (n, D + 1), 0 where there is no choice.
+        Returns the best row (n,), and the worth of each (n, D + 1), 0 where it is not legal.
         """
         shape = (len(episodes), lookahead.futures, lookahead.arrivals + 1)
         model, beta = np.zeros(shape, np.int64), np.zeros(shape)

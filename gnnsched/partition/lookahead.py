@@ -167,15 +167,12 @@ def weigh_many(
 ) -> None:
     """``weigh`` for many episodes at once: all arrays have one more axis in front.
 
-    Fills in ``best`` (episodes,) and ``worth`` (episodes, D + 1), zero where nothing is legal or there is no choice.
+    Fills in ``best`` (episodes,) and ``worth`` (episodes, D + 1), zero where a row is not legal.
     """
     choices = no_choices(tables)
     worth[:] = 0.0
     for e in range(len(at)):
         legal = np.flatnonzero(mask[e])
-        best[e] = legal[0]
-        if len(legal) == 1:
-            continue
         first, mean = weigh(
             tables,
             weights,

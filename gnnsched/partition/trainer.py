@@ -54,7 +54,7 @@ class PartitionTraining:
     value_weight: float = 0.5
     gradient_clip: float = 0.5
     averaging: float = 0.998
-    expert_share: float = 0.65
+    expert_share: float = 0.8
     judged: int = 64
     apart: int = 5
     futures: int = 12
@@ -170,7 +170,7 @@ class PartitionTrainer(TrainingRun[PartitionPolicy]):
         self.replay.add(judged)
         self.steps += fleet.count * config.apart
         sums: dict[str, float] = {}
-        passes = max(1, config.passes * config.judged // config.expert_minibatch) if len(self.replay) else 0
+        passes = max(1, config.passes * config.judged // config.expert_minibatch)
         for _ in range(passes):
             own = losses(
                 self.policy, self.jobs, self.replay.draw(config.expert_minibatch, rng), config.temperature
