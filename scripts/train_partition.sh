@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Makes the two shipped partitioning checkpoints again, side by side (under an hour on two cores): one in the units of
 # the published program (needs PipeDream's profiles, by default beside the project), and one in consistent units, on
-# RAMP, a BCube and a Jellyfish.
+# RAMP, a BCube and a Jellyfish of links as fast as RAMP's, and a BCube of slow links.
 # Usage: bash scripts/train_partition.sh [OUTPUT] [PROFILES]
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -17,7 +17,7 @@ trap 'kill $(jobs -p) 2> /dev/null' EXIT
 .venv/bin/gnnsched partition train --ddls-units --profiles "$profiles" --holding both --minutes 54 \
     -o "$out/partition_ddls" &
 .venv/bin/gnnsched partition train --cluster ramp32 "$out/bcube.json" "$out/jellyfish.json" \
-    --profiles "$profiles" --shipped --minutes 54 -o "$out/partition"
+    topologies/bcube_4_1.json --profiles "$profiles" --shipped --minutes 54 -o "$out/partition"
 wait %1
 trap - EXIT
 for name in partition_ddls partition; do
