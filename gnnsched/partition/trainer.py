@@ -58,9 +58,9 @@ class PartitionTraining:
     judged: int = 64
     apart: int = 5
     futures: int = 12
-    ahead: int = 12
+    ahead: int = 16
     replay: int = 48000
-    passes: int = 48
+    passes: int = 96
     expert_minibatch: int = 512
     expert_rate: float = 5e-4
     temperature: float = 0.05
@@ -95,10 +95,11 @@ class PartitionTrainer(TrainingRun[PartitionPolicy]):
         """One iteration of what is due."""
         trial = 1.0 - self.config.expert_share
         rng = np.random.default_rng([TRAINING, self.config.seed, 1 + self.iteration])
-        if self.done_share < trial:
+        # A run that has come to judging stays with it, even where its end is moved.
+        if self.done_share < trial and not len(self.replay):
             scalars = self._by_trial(rng, 1.0 - self.done_share / trial)
         else:
-            scalars = self._by_lookahead(rng, (1.0 - self.done_share) / self.config.expert_share)
+            scalars = self._by_lookahead(rng, min(1.0, (1.0 - self.done_share) / self.config.expert_share))
         self.iteration += 1
         return {
             **scalars,
@@ -170,7 +171,7 @@ class PartitionTrainer(TrainingRun[PartitionPolicy]):
         self.replay.add(judged)
         self.steps += fleet.count * config.apart
         sums: dict[str, float] = {}
-        passes = max(1, config.passes * config.judged // config.expert_minibatch)
+        passes = max(1, config.passes * len(judged["job"]) // config.expert_minibatch)
         for _ in range(passes):
             own = losses(
                 self.policy, self.jobs, self.replay.draw(config.expert_minibatch, rng), config.temperature

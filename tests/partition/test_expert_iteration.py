@@ -1,6 +1,5 @@
 """Expert iteration: what is judged, what is kept of it, what the loss leads to, and that the policy gets better."""
 
-import dataclasses
 from typing import Any
 
 import numpy as np
@@ -239,9 +238,17 @@ def test_it_goes_on_from_the_best_policy_so_far() -> None:
     world = mixed_world()
     rules = np.zeros((len(DISTRIBUTIONS), 3 * len(world.models)), np.int64)
     config = PartitionTraining(
-        iterations=6, imitation=0, episodes=8, steps=8, averaging=0.5, validation_every=10**9, expert_rate=0.0
+        iterations=6,
+        imitation=0,
+        episodes=8,
+        steps=8,
+        averaging=0.5,
+        validation_every=10**9,
+        expert_share=0.5,
+        expert_rate=0.0,
+        passes=0,
     )
-    trainer = PartitionTrainer([world], [rules], dataclasses.replace(config, passes=0), NARROW)
+    trainer = PartitionTrainer([world], [rules], config, NARROW)
     steps = trainer.run()
     next(steps)
     trainer.consider(0.0)
