@@ -15,7 +15,7 @@ trap 'kill $(jobs -p) 2> /dev/null' EXIT
 .venv/bin/gnnsched topology generate jellyfish --switches 16 --network-ports 4 --servers-per-switch 2 --seed 1 \
     --bandwidth 3200Gbps -o "$out/jellyfish.json"
 .venv/bin/gnnsched partition train --ddls-units --profiles "$profiles" --holding both --minutes 54 \
-    -o "$out/partition_ddls" &
+    --expert-share 0.5 -o "$out/partition_ddls" &
 .venv/bin/gnnsched partition train --cluster ramp32 "$out/bcube.json" "$out/jellyfish.json" \
     topologies/bcube_4_1.json --profiles "$profiles" --shipped --minutes 54 -o "$out/partition"
 wait %1

@@ -1,6 +1,8 @@
 """Types of options that several subcommands share, and the reading of their values."""
 
 import json
+import os
+import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any
@@ -50,8 +52,8 @@ def check_seed(seed: int) -> None:
     """Refuse seeds that no random generator takes."""
     from gnnsched.topology import InputError
 
-    if seed < 0:
-        raise InputError(f"--seed: {seed} is negative; give 0 or more")
+    if not 0 <= seed < 2**63:
+        raise InputError(f"--seed: {seed} is not in 0 ... 2^63 - 1; give a number such as 0")
 
 
 def check_device(name: str) -> None:
@@ -61,13 +63,26 @@ def check_device(name: str) -> None:
     from gnnsched.topology import InputError
 
     try:
+        if name != "cpu" and re.fullmatch(r"cuda(:\d{1,3})?", name) is None:
+            raise RuntimeError
         torch.empty(1, device=name)
-    except (RuntimeError, AssertionError, NotImplementedError):
+    except (RuntimeError, AssertionError):
         raise InputError(f"--device: {name!r} is not available here; use cpu") from None
 
 
+def check_folder(path: Path) -> None:
+    """Refuse, before any work, an output folder that a file is in the way of."""
+    from gnnsched.topology import InputError
+
+    for place in (path, *path.parents):
+        if os.path.exists(place):
+            if not place.is_dir():
+                raise InputError(f"{path}: cannot be made ({place} is a file); choose another folder")
+            return
+
+
 def make_folder(path: Path) -> None:
-    """Make an output folder; one that cannot be made is found before the work, not after it."""
+    """Make an output folder."""
     from gnnsched.topology import InputError
 
     try:

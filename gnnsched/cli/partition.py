@@ -86,7 +86,9 @@ class SimulatePartition:
         from gnnsched.partition.job_times import job_times
         from gnnsched.topology.units import format_time
 
-        (world,) = load(self.cluster, (self.profiles,), self.ddls_units, (self.holding,), self.bound_factor)
+        (world,) = load(
+            (self.cluster,), (self.profiles,), self.ddls_units, (self.holding,), self.bound_factor
+        )
         rows = job_times(world)
         if write_rows(rows, self.json):
             return 0

@@ -66,7 +66,9 @@ class EvaluatePartition:
         policy = None
         if not asked or len(baselines) < len(asked):
             policy = load_partition_policy(self.checkpoint or shipped_partition_checkpoint(self.ddls_units))
-        (world,) = load(self.cluster, (self.profiles,), self.ddls_units, (self.holding,), self.bound_factor)
+        (world,) = load(
+            (self.cluster,), (self.profiles,), self.ddls_units, (self.holding,), self.bound_factor
+        )
         for name in baselines:
             check_baseline(name, world)
         names = asked or tuple(policy_names(world))

@@ -1,4 +1,4 @@
-"""``gnnsched partition train``: imitation, then masked PPO, on one or several clusters."""
+"""``gnnsched partition train``: imitation, masked PPO and expert iteration, on one or several clusters."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -20,8 +20,10 @@ if TYPE_CHECKING:
 class TrainPartition(RunOptions):
     """Train one partitioning policy for all four distributions of limits, and write it as a checkpoint.
 
-    Every cluster is combined with every set of profiles. Ctrl-C ends the run after the iteration at hand, keeping what
-    it has; --resume goes on from there.
+    It imitates tuned rules first, goes on by trial (masked PPO), and spends most of the run on learning what lookahead
+    finds that tries each choice out and has the policy go on from it (expert iteration). Every cluster is combined with
+    every set of profiles. Ctrl-C ends the run after the iteration at hand, keeping what it has; --resume goes on from
+    there.
     """
 
     cluster: Annotated[tuple[str, ...], arg(metavar="ramp32|TOPOLOGY")] = ("ramp32",)
@@ -36,23 +38,31 @@ class TrainPartition(RunOptions):
     """A job holds the blocks of all its ops, or just as many workers as its degree; or train on both."""
     bound_factor: BoundFactor = None
     """Take an AllReduce on a topology to last this many times its bound, such as 1.1, instead of planning it."""
+    expert_share: float = 0.8
+    """Part of the run, 0 to 1, that is expert iteration: its last one."""
 
     def run(self) -> int:
+        from gnnsched.topology import InputError
+
         at_least_one("--cluster", self.cluster)
         self.check()
-        worlds = self._worlds()
-        training_set = _training_set(worlds)
+        if not 0 <= self.expert_share <= 1:
+            raise InputError(
+                f"--expert-share: {self.expert_share} is not in 0 ... 1; give a part such as 0.8"
+            )
         import torch
 
         from gnnsched.partition.checkpoint import PARTITION
         from gnnsched.partition.trainer import PartitionTrainer, PartitionTraining
 
-        metrics = self.resumed_metrics(training_set, PARTITION)
+        before = self.resumed(PARTITION)
+        worlds = self._worlds()
+        training_set = _training_set(worlds)
+        metrics = self.metrics(before, training_set)
         # A network this small gains nothing from threads that wait for each other.
         torch.set_num_threads(1)
-        trainer = PartitionTrainer(
-            worlds, self._rules(worlds), PartitionTraining(**self.end()), device=self.device
-        )
+        settings = PartitionTraining(**self.end(), expert_share=self.expert_share)
+        trainer = PartitionTrainer(worlds, self._rules(worlds), settings, device=self.device)
         words = "blocking rate on validation arrivals"
         return train(
             self,
@@ -73,11 +83,7 @@ class TrainPartition(RunOptions):
         holdings: tuple[Literal["faithful", "exact"], ...] = (
             ("faithful", "exact") if self.holding == "both" else (self.holding,)
         )
-        return [
-            world
-            for cluster in self.cluster
-            for world in load(cluster, folders, self.ddls_units, holdings, self.bound_factor)
-        ]
+        return load(self.cluster, folders, self.ddls_units, holdings, self.bound_factor)
 
     def _rules(self, worlds: "list[World]") -> list[Any]:
         import numpy as np

@@ -40,13 +40,14 @@ class Train(RunOptions):
         self.check()
         if self.alternate < 0:
             raise InputError(f"--alternate: {self.alternate} is negative; give a number of updates or 0")
-        training_set, mixture = self._mixture()
         import torch
 
         from gnnsched.training.checkpoint import ALL_REDUCE
         from gnnsched.training.trainer import TrainConfig, Trainer
 
-        metrics = self.resumed_metrics(training_set, ALL_REDUCE)
+        before = self.resumed(ALL_REDUCE)
+        training_set, mixture = self._mixture()
+        metrics = self.metrics(before, training_set)
         # The rollouts and a network this small gain nothing from threads that wait for each other.
         torch.set_num_threads(1)
         config = TrainConfig(**self.end(), alternate=self.alternate)

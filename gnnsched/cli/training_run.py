@@ -1,5 +1,6 @@
 """What the training commands share: options of a run, going on with one, and the loop around it."""
 
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -7,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from tyro.conf import arg
 
-from gnnsched.cli.options import Folder, check_device, check_seed, make_folder
+from gnnsched.cli.options import Folder, check_device, check_folder, check_seed, make_folder
 from gnnsched.cli.progress import Progress, interrupts
 from gnnsched.cli.tables import counted
 
@@ -50,6 +51,7 @@ class RunOptions:
             raise InputError(f"--iterations: {self.iterations} is below 1; give a number such as 1000")
         check_seed(self.seed)
         check_device(self.device)
+        check_folder(self.output)
 
     def end(self) -> dict[str, Any]:
         """Settings that every trainer has: seed and end of the run."""
@@ -60,21 +62,27 @@ class RunOptions:
             "minutes": DEFAULT_MINUTES if unlimited else self.minutes,
         }
 
-    def resumed_metrics(self, training_set: object, kind: "Kind[Any]") -> dict[str, float]:
-        """Metrics of the run to go on with, none of a new one; another training set or seed is refused."""
+    def resumed(self, kind: "Kind[Any]") -> dict[str, Any]:
+        """What is known of the run to go on with, nothing of a new one; another seed is refused."""
         from gnnsched.topology import InputError
         from gnnsched.training.checkpoint import describe_checkpoint
 
         if not self.resume:
             return {}
         before = describe_checkpoint(self.output, kind)
-        if before.get("training_set") != training_set:
-            raise InputError(
-                f"{self.output}: trained on another training set; name the same one or drop --resume"
-            )
         if before.get("seed") != self.seed:
             raise InputError(
                 f"{self.output}: trained with seed {before.get('seed')}; give that or drop --resume"
+            )
+        return before
+
+    def metrics(self, before: Mapping[str, Any], training_set: object) -> dict[str, float]:
+        """Of the run ``before`` (see ``resumed``), none of a new one; another training set is refused."""
+        from gnnsched.topology import InputError
+
+        if before and before.get("training_set") != training_set:
+            raise InputError(
+                f"{self.output}: trained on another training set; name the same one or drop --resume"
             )
         return dict(before.get("metrics", {}))
 
@@ -119,12 +127,7 @@ def train(
     log = TrainingLog(options.logdir or options.output / "tensorboard", trainer.iteration)
     best = trainer.best
 
-    def note(scalars: Mapping[str, float]) -> None:
-        # The checkpoint holds the best policy so far, and that policy's metrics.
-        nonlocal best, metrics
-        if trainer.best < best or not metrics:
-            best = trainer.best
-            metrics = {key: value for key, value in scalars.items() if key.startswith("validation/")}
+    def keep() -> None:
         about = {
             "training_set": training_set,
             "settings": asdict(trainer.settings),
@@ -136,7 +139,14 @@ def train(
             "metrics": metrics,
         }
         save_checkpoint(trainer.best_policy(), options.output, about, kind)
-        trainer.save(options.output)
+
+    def note(scalars: Mapping[str, float]) -> None:
+        # The checkpoint holds the best policy so far, and that policy's metrics.
+        nonlocal best, metrics
+        if trainer.best < best or not metrics:
+            best = trainer.best
+            metrics = {key: value for key, value in scalars.items() if key.startswith("validation/")}
+        keep()
         if validated is not None:
             validated(log)
 
@@ -148,13 +158,22 @@ def train(
             fresh = trainer.iteration % trainer.settings.validation_every == 0
             if fresh:
                 note(scalars)
+                trainer.save(options.output)
             progress.step(words.state(scalars, metrics))
             if seen:
                 break
         if not fresh:
-            last = trainer.validate()
-            log.write(last, trainer.iteration)
-            note(last)
+            if seen:
+                # Before a validation that would not have been without the interrupt: a resumed run may go on elsewhere.
+                trainer.save(options.output)
+            if seen and math.isfinite(trainer.best):
+                keep()
+            else:
+                last = trainer.validate()
+                log.write(last, trainer.iteration)
+                note(last)
+            if not seen:
+                trainer.save(options.output)
         if done is not None:
             done(log)
     log.close()

@@ -37,7 +37,7 @@ def load_models(folder: str | os.PathLike[str] | None, ddls_units: bool = False)
         shipped = files("gnnsched.partition") / "data" / "profiles"
         return [mirrored(read_profile(Path(str(shipped / f"{name}.txt")), unit)) for name in SHIPPED]
     place = Path(folder)
-    if not place.is_dir():
+    if not os.path.isdir(place):
         raise InputError(f"{place}: no such folder; name one that holds profiles (.txt)")
     # A licence may lie beside the profiles.
     found = [path for path in sorted(place.glob("*.txt")) if not path.stem.upper().startswith("LICENSE")]
@@ -59,7 +59,7 @@ def load_cluster(
     """
     if bound_factor is not None and not 1.0 <= bound_factor < float("inf"):
         raise InputError(f"bound factor: {bound_factor:g} is below 1 or no number; give one such as 1.1")
-    ramp = re.fullmatch(r"ramp(\d+)", name)
+    ramp = re.fullmatch(r"ramp(\d{1,9})", name)
     if ramp is not None:
         workers = int(ramp[1])
         if workers not in RAMPS:
@@ -70,7 +70,7 @@ def load_cluster(
             raise InputError(f"cluster {name}: has a formula of its own, no bound; drop the bound factor")
         groups, racks, servers = RAMPS[workers]
         return Ramp(groups, racks, servers, published=ddls_units)
-    if not Path(name).exists():
+    if not os.path.exists(name):
         raise InputError(f"cluster {shown(name)}: no such file; name a topology file or ramp32")
     return TopologyCluster(load_topology(name), factor=bound_factor, progress=progress)
 
@@ -80,8 +80,9 @@ def load_world(
     profiles: str | os.PathLike[str] | None,
     ddls_units: bool = False,
     holding: Holding = "faithful",
-    progress: Callable[[str], None] | None = None,
+    bound_factor: float | None = None,
 ) -> World:
     """Cluster and jobs, with every job simulated at every degree."""
     models: Sequence[JobGraph] = load_models(profiles, ddls_units)
-    return make_world(load_cluster(cluster, ddls_units, progress), models, time_unit(ddls_units), holding)
+    place = load_cluster(cluster, ddls_units, bound_factor=bound_factor)
+    return make_world(place, models, time_unit(ddls_units), holding)

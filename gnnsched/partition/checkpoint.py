@@ -27,6 +27,6 @@ def shipped_partition_checkpoint(ddls_units: bool) -> Path:
     return shipped_checkpoint("partition_ddls" if ddls_units else "partition")
 
 
-def load_partition_policy(folder: str | os.PathLike[str], device: str = "cpu") -> PartitionPolicy:
+def load_partition_policy(folder: str | os.PathLike[str]) -> PartitionPolicy:
     """The policy in ``folder``. Raises InputError where there is none, or a damaged one."""
-    return load_network(folder, PARTITION, device)
+    return load_network(folder, PARTITION)

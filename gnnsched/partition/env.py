@@ -70,8 +70,9 @@ class JobPartitioningEnv(gymnasium.Env[Observation, np.int64]):
 
     ``cluster``: ramp8 ... ramp512 or a topology file; ``profiles``: folder of the jobs' profiles, None for the shipped
     models; ``distribution``: of the limits, A to D; ``arrivals``: jobs per episode; ``interarrival``: in units of the
-    profiles' time; ``world``: instead of ``cluster`` and what follows it up to ``holding``. Raises InputError for
-    arguments that make no episode.
+    profiles' time; ``bound_factor``: on a topology, the time of an AllReduce as a multiple of its bound instead of a
+    plan's, which may take minutes to make; ``world``: instead of all that say what cluster and jobs there are. Raises
+    InputError for arguments that make no episode.
     """
 
     metadata: dict[str, Any] = {"render_modes": []}  # noqa: RUF012 (gymnasium's declaration)
@@ -85,6 +86,7 @@ class JobPartitioningEnv(gymnasium.Env[Observation, np.int64]):
         distribution: str = "A",
         arrivals: int = ARRIVALS,
         interarrival: float = INTERARRIVAL,
+        bound_factor: float | None = None,
         world: World | None = None,
     ) -> None:
         self._betas: Betas = beta_distribution(distribution)
@@ -94,7 +96,7 @@ class JobPartitioningEnv(gymnasium.Env[Observation, np.int64]):
             raise InputError(f"interarrival: {interarrival!r}; give a positive, finite time")
         if holding not in ("faithful", "exact"):
             raise InputError(f"holding: {holding!r}; give faithful or exact")
-        self.world = load_world(cluster, profiles, ddls_units, holding) if world is None else world
+        self.world = world or load_world(cluster, profiles, ddls_units, holding, bound_factor)
         self._count, self._interarrival = arrivals, interarrival
         models = self.world.models
         self._pool = Pool(models)

@@ -17,7 +17,7 @@ from gnnsched.partition.world import Bools, Floats, Longs, Tables
 
 # Of which blocks this is shown, and how many arrivals ahead.
 SHOWN_DEGREES = (1, 2, 4, 6, 8, 16)
-SHOWN_ARRIVALS = (0.0, 1.0, 2.0, 4.0, 8.0, 16.0)
+SHOWN_ARRIVALS = (0.0, 1.0, 2.0, 4.0, 8.0, 16.0, 32.0)
 _DEGREES = np.array(SHOWN_DEGREES)
 _AHEAD = np.array(SHOWN_ARRIVALS)
 
@@ -43,6 +43,7 @@ JOB_FEATURES = (
     "spread_of_beta",
     "log_arrivals_seen",
     "horizon_left",
+    "side_blocks",
 )
 FEATURES = AFTER_FEATURES + CHOICE_FEATURES + JOB_FEATURES
 
@@ -206,6 +207,8 @@ def observe(
         rows[row, f + 4] = np.sqrt(max(square - mean * mean, 0.0))
         rows[row, f + 5] = np.log1p(seen[0]) / 7.0
         rows[row, f + 6] = min(1.0, (horizon - now) / (16.0 * interarrival))
+        # Where jobs hold their small ops' blocks too, other degrees leave room for the next ones.
+        rows[row, f + 7] = 0.0 if tables.exact else 1.0
 
 
 @njit(cache=True)

@@ -1,9 +1,11 @@
 """Many episodes on one cluster at once, for training: observed, decided and carried out together."""
 
 from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
+from numba import config
 from numpy.typing import NDArray
 
 from gnnsched.partition import kernel
@@ -128,24 +130,29 @@ class Fleet:
             betas = self._betas[distribution]
             model[i], beta[i] = draw_futures(shape[1:], len(self.world.models), betas, self.rng)
         best, worth = np.zeros(len(episodes), np.int64), np.zeros((len(episodes), self.mask.shape[1]))
-        weigh_many(
-            self.world.tables,
-            weights,
-            self._release[episodes],
-            self._seen[episodes],
-            self._at[episodes],
-            self.model[episodes],
-            self.beta[episodes],
-            self.mask[episodes],
-            model,
-            beta,
-            self._interarrival,
-            self._horizon,
-            lookahead.batch,
-            lookahead.drop,
-            best,
-            worth,
-        )
+
+        def weigh_part(part: NDArray[np.int64]) -> None:
+            own = episodes[part]
+            best[part], worth[part] = weigh_many(
+                self.world.tables,
+                weights,
+                self._release[own],
+                self._seen[own],
+                self._at[own],
+                self.model[own],
+                self.beta[own],
+                self.mask[own],
+                model[part],
+                beta[part],
+                self._interarrival,
+                self._horizon,
+                lookahead.batch,
+                lookahead.drop,
+            )
+
+        # Episodes know nothing of each other: the result is the same with any number of threads.
+        with ThreadPoolExecutor(config.NUMBA_NUM_THREADS) as pool:
+            list(pool.map(weigh_part, np.array_split(np.arange(len(episodes)), config.NUMBA_NUM_THREADS)))
         return best, worth
 
     def rule_rows(self, rules: Sequence[NDArray[np.int64]] | NDArray[np.int64]) -> NDArray[np.int64]:

@@ -34,6 +34,8 @@ def job_times(world: World) -> list[dict[str, Any]]:
             split = degrees_of_ops(graph, degree, QUANTUM * world.time_unit, available)
             if world.holding == "exact":
                 block = world.cluster.blocks(available[world.tables.largest[m, j]])
+                if not np.isfinite(world.tables.jct[m, j, block.kind[0]]):
+                    continue
                 placement = place_exactly(graph, split, block.workers[0])
             else:
                 found = place(graph, split, world.cluster, free)

@@ -146,7 +146,7 @@ def draw_futures(
     ]
 
 
-@njit(cache=True)
+@njit(cache=True, nogil=True)
 def weigh_many(
     tables: Tables,
     weights: Weights,
@@ -162,15 +162,13 @@ def weigh_many(
     horizon: float,
     batch: int,
     drop: float,
-    best: Longs,
-    worth: Floats,
-) -> None:
+) -> tuple[Longs, Floats]:
     """``weigh`` for many episodes at once: all arrays have one more axis in front.
 
-    Fills in ``best`` (episodes,) and ``worth`` (episodes, D + 1), zero where a row is not legal.
+    Returns the best rows (episodes,) and the worth of each (episodes, D + 1), zero where a row is not legal.
     """
+    best, worth = np.zeros(len(at), np.int64), np.zeros(mask.shape)
     choices = no_choices(tables)
-    worth[:] = 0.0
     for e in range(len(at)):
         legal = np.flatnonzero(mask[e])
         first, mean = weigh(
@@ -193,6 +191,7 @@ def weigh_many(
         best[e] = legal[first]
         for c in range(len(legal)):
             worth[e, legal[c]] = mean[c]
+    return best, worth
 
 
 def run_lookahead(

@@ -203,7 +203,15 @@ def profile_model(
         raise InputError(f"batch {size}: give 1 to {MOST_SAMPLES} samples")
     place = "meta" if measure is None else measure
     times = _roofline(DEVICES[device]) if measure is None else _measured(place)
-    profile = _profile(name, model, size, place, times)
+    try:
+        profile = _profile(name, model, size, place, times)
+    except RuntimeError as error:
+        # Torch says so where memory runs out, on any device.
+        if measure is None or ("alloc" not in str(error) and "memory" not in str(error)):
+            raise
+        raise InputError(
+            f"batch {size}: {name} does not fit in the memory of {measure}; give fewer"
+        ) from None
     source = {"roofline": asdict(DEVICES[device])} if measure is None else {"measured_on": measure}
     about = {
         "model": name,

@@ -4,6 +4,7 @@ import numpy as np
 
 from gnnsched.partition.baselines import run_baseline
 from gnnsched.partition.compiled_policy import run_policy, weights_of
+from gnnsched.partition.expert import judge
 from gnnsched.partition.fleet import Fleet
 from gnnsched.partition.job_graph import JobProfile, mirrored
 from gnnsched.partition.lookahead import Lookahead, run_lookahead
@@ -27,3 +28,4 @@ def warm_up() -> None:
     fleet = Fleet(world, 4, rng)
     fleet.rule_rows([np.zeros(3, np.int64)] * 4)
     fleet.act(np.zeros(4, np.int64))
+    judge(fleet, weights, 1, 2, Lookahead(2, 2))

@@ -17,6 +17,7 @@ from gnnsched.partition.cases import load_cluster, load_models, time_unit
 from gnnsched.partition.checkpoint import load_partition_policy, shipped_partition_checkpoint
 from gnnsched.partition.episode import metrics
 from gnnsched.partition.evaluation import LEARNED, LOOKING_AHEAD, Runner, policy_names
+from gnnsched.partition.lookahead import Lookahead
 from gnnsched.partition.topology_cluster import TopologyCluster
 from gnnsched.partition.workload import DISTRIBUTIONS
 from gnnsched.partition.world import World, make_world
@@ -74,7 +75,16 @@ def settings(options: Options) -> dict[str, object]:
         ]
         for name in ("partition", "partition_ddls")
     }
-    return {"seeds": SEEDS, "link_bytes_per_s": LINK, **weights}
+    data = hashlib.sha256()
+    for path in sorted((ROOT / "gnnsched" / "partition" / "data").rglob("*.*")):
+        data.update(path.read_bytes())
+    return {
+        "seeds": SEEDS,
+        "link_bytes_per_s": LINK,
+        "lookahead": asdict(Lookahead()),
+        "data": data.hexdigest()[:16],
+        **weights,
+    }
 
 
 def _world(case: Case) -> World:

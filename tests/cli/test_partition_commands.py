@@ -2,6 +2,7 @@
 
 import json
 import os
+import signal
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -9,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from safetensors.torch import load
 
 from gnnsched.cli import main
 from gnnsched.partition import tuning
@@ -77,7 +79,17 @@ def _small_runs(monkeypatch: pytest.MonkeyPatch) -> None:
     plain = PartitionTrainer.__init__
 
     def small(self: PartitionTrainer, worlds: Any, rules: Any, config: Any, *rest: Any, **named: Any) -> None:
-        config = replace(config, episodes=4, steps=8, epochs=1, validation_episodes=1, validation_every=3)
+        config = replace(
+            config,
+            episodes=4,
+            steps=8,
+            epochs=1,
+            validation_episodes=1,
+            validation_every=3,
+            expert_share=0.25,
+            futures=2,
+            ahead=2,
+        )
         plain(self, worlds, rules, config, *rest, **named)
 
     monkeypatch.setattr(PartitionTrainer, "__init__", small)
@@ -259,7 +271,8 @@ def test_a_run_leaves_a_checkpoint_and_goes_on(jobs: Path, tmp_path: Path, capsy
     assert "already trained" in capsys.readouterr().out
     assert train(jobs, out, "--iterations", 5, "--seed", 3, "--resume") == 0
     later = describe_checkpoint(out, PARTITION)
-    assert (later["iterations"], later["steps"]) == (5, 5 * 4 * 8)
+    # The last iteration judges decisions five arrivals on, in four episodes.
+    assert (later["iterations"], later["steps"]) == (5, 4 * 4 * 8 + 4 * 5)
     capsys.readouterr()
     assert train(jobs, out, "--iterations", 9, "--seed", 4, "--resume") == 2
     assert_one_line(capsys, str(out), "trained with seed 3")
@@ -281,6 +294,60 @@ def test_a_run_leaves_a_checkpoint_and_goes_on(jobs: Path, tmp_path: Path, capsy
         "learned",
     )
     assert partition(*line, "--seeds", 1, "--distributions", "A") == 0
+
+
+def test_an_interrupted_run_goes_on_exactly(
+    jobs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Interrupted before, at and after a validation, and where expert iteration begins with the best policy so far."""
+    assert train(jobs, tmp_path / "whole", "--iterations", 12) == 0
+    plain = PartitionTrainer.update
+    for moment in (2, 3, 8, 10):
+        out = tmp_path / f"cut_{moment}"
+
+        def interrupted(self: PartitionTrainer, at: int = moment) -> dict[str, float]:
+            if self.iteration == at - 1:
+                os.kill(os.getpid(), signal.SIGINT)
+            return plain(self)
+
+        with monkeypatch.context() as patch:
+            patch.setattr(PartitionTrainer, "update", interrupted)
+            assert train(jobs, out, "--iterations", 12) == 130
+        assert describe_checkpoint(out, PARTITION)["iterations"] == moment
+        assert 0.0 < describe_checkpoint(out, PARTITION)["metrics"]["validation/blocking_rate"] < 1.0
+        assert train(jobs, out, "--iterations", 12, "--resume") == 0
+        for name in ("policy.safetensors", "trainer.safetensors"):
+            one, other = (load((tmp_path / run / name).read_bytes()) for run in ("whole", f"cut_{moment}"))
+            counters = one.pop("counters", None), other.pop("counters", None)
+            assert one.keys() == other.keys()
+            assert all(torch.equal(one[key], other[key]) for key in one), (moment, name)
+            if counters[0] is not None and counters[1] is not None:
+                # All but the seconds that it took.
+                assert [counters[0][i] for i in (0, 2, 3)] == [counters[1][i] for i in (0, 2, 3)]
+        found = [describe_checkpoint(tmp_path / run, PARTITION) for run in ("whole", f"cut_{moment}")]
+        assert found[0]["metrics"] == found[1]["metrics"]
+
+
+def test_what_cannot_be_trained_is_found_before_a_cluster_is_planned_for(
+    jobs: Path, tmp_path: Path, capsys: Captured, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: object) -> None:
+        raise AssertionError("planned")
+
+    monkeypatch.setattr("gnnsched.partition.world.make_world", refuse)
+    network = tmp_path / "net.json"
+    dump_topology(bcube(2, 1), network)
+    (tmp_path / "file").write_text("in the way")
+    line = ("train", "--profiles", jobs, "--iterations", 1, "--cluster", network)
+    out = tmp_path / "run"
+    for more, named in (
+        (("nowhere.json", "-o", out), "no such file"),
+        (("-o", tmp_path / "file" / "run"), "cannot be made"),
+        (("-o", out, "--resume"), "no such checkpoint folder"),
+    ):
+        assert partition(*line, *more) == 2
+        assert_one_line(capsys, named)
+    assert not out.exists()
 
 
 def test_every_cluster_is_combined_with_every_set_of_jobs(jobs: Path, tmp_path: Path) -> None:
@@ -339,13 +406,20 @@ BAD_LINES = [
     ("simulate --bound-factor 1.1 --json OUT.json", ("cluster ramp32", "drop the bound factor")),
     ("evaluate --cluster BAD/bad.txt --bound-factor 0.9 --json OUT.json", ("bound factor: 0.9",)),
     ("train --cluster BAD/bad.txt --bound-factor nan -o OUT", ("bound factor: nan",)),
+    ("train --expert-share 1.5 -o OUT", ("--expert-share: 1.5", "0 ... 1")),
     ("simulate --profiles EMPTY --json OUT.json", ("no profile (.txt) in it",)),
     ("simulate --profiles BAD --json OUT.json", ("bad.txt: line 2",)),
     ("simulate --json OUT.csv", ("out.csv", ".json")),
     ("train --iterations 0 -o OUT", ("--iterations: 0",)),
     ("train --minutes -1 -o OUT", ("--minutes: -1",)),
     ("train --iterations 1 --seed -1 -o OUT", ("--seed: -1",)),
+    ("train --iterations 1 --seed 18446744073709551616 -o OUT", ("--seed: 18446744073709551616",)),
     ("train --iterations 1 --device nothing -o OUT", ("--device: 'nothing'",)),
+    ("train --iterations 1 --device meta -o OUT", ("--device: 'meta'",)),
+    ("simulate --profiles " + 300 * "x", ("no such folder",)),
+    ("simulate --cluster " + 300 * "x", ("no such file",)),
+    ("simulate --cluster ramp" + 5000 * "1", ("no such file",)),
+    ("profile alexnet --measure --batch 1000000 -o OUT.txt", ("batch 1000000", "give fewer")),
     ("train --iterations 1 -o BAD/bad.txt", ("bad.txt", "cannot be made")),
     ("profile alexnett -o OUT.txt", ("'alexnett'", "did you mean alexnet")),
     ("profile alexnet -o OUT.json", ("out.json", ".txt")),
@@ -354,7 +428,7 @@ BAD_LINES = [
 ]
 
 
-@pytest.mark.parametrize(("line", "named"), BAD_LINES, ids=[line for line, _ in BAD_LINES])
+@pytest.mark.parametrize(("line", "named"), BAD_LINES, ids=[line[:60] for line, _ in BAD_LINES])
 def test_bad_input_ends_in_one_line_and_leaves_nothing(
     line: str, named: tuple[str, ...], tmp_path: Path, capsys: Captured
 ) -> None:

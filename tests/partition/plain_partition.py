@@ -147,7 +147,7 @@ def choice_rows(
         legal = j < 0 or (fits(world, found, m, beta) if tables.told else found is not None)
         mask.append(legal)
         if not legal or found is None:
-            rows.append(np.zeros(2 * len(SHOWN_ARRIVALS) * len(SHOWN_DEGREES) + 13))
+            rows.append(np.zeros(2 * len(SHOWN_ARRIVALS) * len(SHOWN_DEGREES) + 14))
             continue
         time = found.time if tables.told or j < 0 else limit
         after = release.copy()
@@ -187,6 +187,7 @@ def choice_rows(
             max(square - mean**2, 0.0) ** 0.5,
             log1p(len(betas)) / 7,
             min(1.0, (horizon - now) / (16 * interarrival)),
+            float(world.holding == "faithful"),
         ]
         rows.append(np.array(row))
     return np.array(rows), np.array(mask)

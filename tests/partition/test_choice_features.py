@@ -171,13 +171,14 @@ def test_after_states_by_hand() -> None:
         "spread_of_beta": (4 * 0.04 / 5) ** 0.5,
         "log_arrivals_seen": np.log(2.0) / 7.0,
         "horizon_left": 0.5,
+        "side_blocks": 1.0,
     }
     for name, value in wanted.items():
         assert row[name] == pytest.approx(value, rel=1e-6), name
     refused = dict(zip(FEATURES, choices.rows[0].tolist()))
     degrees_there = [name for name in AFTER_FEATURES if "of_6_" not in name and "of_16_" not in name]
     assert all(refused[name] == 1.0 for name in degrees_there)
-    assert all(refused[name] == row[name] for name in FEATURES[-7:])
+    assert all(refused[name] == row[name] for name in FEATURES[-8:])
 
 
 def test_aligned_blocks_fill_the_cluster() -> None:

@@ -16,7 +16,7 @@ from gnnsched.partition.job_times import job_times, surrogate_jct
 from gnnsched.partition.placement import QUANTUM, Placement, degrees_of_ops, place
 from gnnsched.partition.ramp import Ramp
 from gnnsched.partition.step_simulation import StepProblem, simulate_job, simulate_step, step_problem
-from gnnsched.partition.world import World
+from gnnsched.partition.world import Holding, World, make_world
 
 Edge = tuple[int, int, float]
 
@@ -321,3 +321,15 @@ def test_the_surrogate_of_a_degree_in_between() -> None:
     # In milliseconds everything is a thousandth, the quantum too.
     shorter = mirrored(profile([8e-3], backward=[4e-3]), steps=50)
     assert surrogate_jct(shorter, 6, 1e-3, [1, 2, 4, 6, 8]) == pytest.approx(0.1036)
+
+
+@pytest.mark.parametrize(("holding", "degrees"), [("faithful", [1, 2, 4, 8]), ("exact", [2, 4, 8])])
+def test_degrees_without_room_are_left_out(holding: Holding, degrees: list[int]) -> None:
+    """Three ops of 20 GB and their mirrors on workers of 80 GB: all of them on one is too much, and exact holding
+    gives a job of degree 1 no second one.
+    """
+    job = mirrored(profile([10.0, 10.0, 10.0], [(0, 1), (1, 2)], activation=[2e10, 2e10, 2e10]), steps=1)
+    world = make_world(Ramp(2, 2, 2), [job], 1.0, holding)
+    rows = job_times(world)
+    assert [row["degree"] for row in rows] == degrees
+    assert rows[0]["workers"] == 2
