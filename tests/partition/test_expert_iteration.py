@@ -1,5 +1,6 @@
 """Expert iteration: what is judged, what is kept of it, what the loss leads to, and that the policy gets better."""
 
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -59,8 +60,15 @@ def judgement(rows: int, count: int, rng: np.random.Generator) -> dict[str, np.n
 # What is judged
 
 
-def test_a_decision_is_judged_by_the_policy_that_goes_on_from_each_choice() -> None:
-    """As ``weigh`` finds, on futures of the episode's own distribution; after as many arrivals as were asked for."""
+@pytest.mark.parametrize("threads", [1, 3, 7])
+def test_a_decision_is_judged_by_the_policy_that_goes_on_from_each_choice(
+    threads: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As ``weigh`` finds, on futures of the episode's own distribution; after as many arrivals as were asked for.
+
+    With more threads than cores or than episodes as with one.
+    """
+    monkeypatch.setattr("gnnsched.partition.fleet.config", SimpleNamespace(NUMBA_NUM_THREADS=threads))
     world = mixed_world()
     weights = weights_of(some_policy(3), join_jobs(world.jobs))
     fleet = Fleet(world, 12, np.random.default_rng(4))
