@@ -150,9 +150,11 @@ class Fleet:
                 lookahead.drop,
             )
 
-        # Episodes know nothing of each other: the result is the same with any number of threads.
-        with ThreadPoolExecutor(config.NUMBA_NUM_THREADS) as pool:
-            list(pool.map(weigh_part, np.array_split(np.arange(len(episodes)), config.NUMBA_NUM_THREADS)))
+        # Episodes know nothing of each other: the result is the same with any number of threads. Numba itself would
+        # start its own when asked for their number, and those slow torch down tenfold.
+        threads: int = config.NUMBA_NUM_THREADS  # type: ignore[attr-defined]  # set while numba is imported
+        with ThreadPoolExecutor(threads) as pool:
+            list(pool.map(weigh_part, np.array_split(np.arange(len(episodes)), threads)))
         return best, worth
 
     def rule_rows(self, rules: Sequence[NDArray[np.int64]] | NDArray[np.int64]) -> NDArray[np.int64]:
