@@ -219,7 +219,7 @@ def test_the_network_sees_times_beside_the_step() -> None:
 def test_a_compiled_episode_is_one_of_the_environment(distribution: str) -> None:
     """The environment's observations, the network in torch and the compiled loop agree on every decision."""
     world = crowded_world()
-    policy, jobs, weights = compiled(0, "graph")
+    policy, jobs, weights = compiled(1, "graph")
     env = JobPartitioningEnv(world=world, distribution=distribution, arrivals=120)
     observation, _ = env.reset(seed=5)
     arrivals = draw_arrivals(3, beta_distribution(distribution), np_random(5)[0], 1.0, 120)
