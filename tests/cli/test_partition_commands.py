@@ -67,7 +67,7 @@ def jobs(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def checkpoint(tmp_path: Path) -> Path:
-    torch.manual_seed(0)
+    torch.manual_seed(1)
     policy = PartitionPolicy(PartitionConfig(width=8, graph_width=4, rounds=1))
     save_checkpoint(policy, tmp_path / "checkpoint", {}, PARTITION)
     return tmp_path / "checkpoint"
