@@ -71,7 +71,9 @@ class TrainPartition(RunOptions):
             metrics,
             PARTITION,
             Words(
-                lambda scalars, known: f"{trainer.done_share:.0%}, {words} {trainer.best:.4f}",
+                lambda scalars, known: (
+                    f"{trainer.done_share:.0%}" + (f", {words} {trainer.best:.4f}" if known else "")
+                ),
                 lambda known: f"{words} {trainer.best:.4f}",
             ),
         )

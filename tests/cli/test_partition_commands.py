@@ -328,6 +328,17 @@ def test_an_interrupted_run_goes_on_exactly(
         assert found[0]["metrics"] == found[1]["metrics"]
 
 
+def test_progress_tells_no_rate_before_one_is_known(
+    jobs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told: list[str] = []
+    monkeypatch.setattr("gnnsched.cli.progress.Progress.step", lambda self, text: told.append(text))
+    assert train(jobs, tmp_path / "run", "--iterations", 4) == 0
+    # Validation comes after every third iteration.
+    assert told[-4:-2] == ["25%", "50%"]
+    assert told[-2].startswith("75%, blocking rate on validation arrivals 0.")
+
+
 def test_what_cannot_be_trained_is_found_before_a_cluster_is_planned_for(
     jobs: Path, tmp_path: Path, capsys: Captured, monkeypatch: pytest.MonkeyPatch
 ) -> None:
