@@ -24,7 +24,7 @@ class Lookahead:
     whose mean is ``drop`` standard errors of the paired differences below the best one's.
     """
 
-    futures: int = 96
+    futures: int = 192
     arrivals: int = 24
     batch: int = 8
     drop: float = 2.0
