@@ -9,10 +9,10 @@ from numpy.typing import NDArray
 
 from gnnsched.collective.all_gather_bound import all_gather_bound
 from gnnsched.collective.decode.decoder import LEFTOVER_FLOOR, Instance
-from gnnsched.collective.decode.problem import NO_FLOWS, Flows
+from gnnsched.collective.flows import NO_FLOWS, Flows, check_flows
 from gnnsched.collective.schedule import Transfers
 from gnnsched.envs.event_loop import EventLoop, Network
-from gnnsched.envs.flows import check_flows, draw_flows
+from gnnsched.envs.flows import draw_flows
 from gnnsched.envs.observation import Observation, Observer
 from gnnsched.topology import InputError, Topology
 from gnnsched.topology.formats import load_topology
@@ -55,8 +55,8 @@ class AllReduceEnv(gymnasium.Env[Observation, NDArray[np.int64]]):
       long from now;
     * ``status`` (S, C): 0 not held, 1 awaited, 2 held (has arrived or will within the decision window);
       ``arrives_in`` (S, C): time until it does;
-    * ``flow_links`` (F, m) 0/1, ``flow_rate`` (F,) as a share of its slowest link, ``flow_time_left`` (F,):
-      in-flight flows, rows of zeros where there are fewer;
+    * ``flow_links`` (F, m) 0/1, ``flow_rate`` (F,) as a share of its slowest link, ``flow_starts_in`` and
+      ``flow_time_left`` (F,): in-flight flows, rows of zeros where there are fewer;
     * ``path_mask`` (P,); ``forced``, ``progress`` (share of deliveries decided), ``time``, each (1,).
 
     **Reward.** Minus the time that passed, over the all-gather bound; the last step also pays for the time
@@ -67,8 +67,8 @@ class AllReduceEnv(gymnasium.Env[Observation, NDArray[np.int64]]):
     ``max_steps`` steps, or where no path can be served and nothing is pending any more. The default limit is
     one that legal actions cannot reach.
 
-    **In-flight flows** take their rate of their links until their bytes are through: those given to the
-    constructor, or for one episode by ``reset(options={"flows": Flows | None})``; or random ones, with
+    **In-flight flows** take their rate of their links from their start until their bytes are through: those given to
+    the constructor, or for one episode by ``reset(options={"flows": Flows | None})``; or random ones, with
     probability ``random_flows`` at each reset without that option.
 
     **Determinism.** The only chance is in random flows, drawn from ``np_random``: resets after one

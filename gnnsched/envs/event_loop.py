@@ -7,13 +7,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gnnsched.collective.decode.paths import Paths
-from gnnsched.collective.decode.problem import Flows
 from gnnsched.collective.decode.relays import worth_keeping
+from gnnsched.collective.flows import Flows, falls, taken_by
 from gnnsched.collective.schedule import BROADCAST, Transfers
 
 # A rate within this of the ordinary one counts as the whole of it ...
 WHOLE = 1.0 - 1e-9
-# ... and a link with less than this share of its bandwidth left is full.
+# ... and a link with less than this share of its bandwidth left is full, as a path is with less of its rate.
 FULL = 1e-6
 
 
@@ -46,7 +46,9 @@ class EventLoop:
     chunk is not on its way; ``holds`` bool (S, C): can be sent at this event (it has arrived or will within
     the window); ``wants`` bool (S, C): worth sending to the server; ``missing``: entries of ``wants`` that
     participants still need; ``transfers``: rows of path, chunk, rate, start, end in order of decision;
-    ``bookings`` per link: (end, rate) of what occupies it; ``forced``: nothing is in flight and nobody wanted
+    ``bookings`` per link: (end, rate) of the transfers that occupy it; ``taken`` per
+    link: (seconds, rate) from when on flows take how much of it, ``falls``: the moments of these at which that
+    becomes less; ``forced``: nothing is in flight and nobody wanted
     to go on, so that a decision must name a chunk. ``start`` (s) and ``rate`` (bytes/s, 0: it cannot) (P,):
     when and how fast each path could start at this event; ``useful`` bool (P,): it has a chunk to carry;
     ``settled`` bool (P,): already served or declined at this event.
@@ -74,11 +76,15 @@ class EventLoop:
         self.bookings: list[list[tuple[float, float]]] = [[] for _ in network.bandwidth]
         # Pending moments: (seconds, server, chunk) of an arrival, (seconds, -1, -1) where a link is released.
         self._pending: list[tuple[float, int, int]] = []
-        for i in range(len(flows.rate)):
-            for link in flows.links[flows.start[i] : flows.start[i + 1]]:
-                self.bookings[link].append((float(flows.until[i]), float(flows.rate[i])))
-            self._pending.append((float(flows.until[i]), -1, -1))
-        heapq.heapify(self._pending)
+        taken = taken_by(flows, len(network.bandwidth))
+        link_of = np.repeat(np.arange(len(network.bandwidth)), np.diff(taken.start))
+        self.taken: list[list[tuple[float, float]]] = [[] for _ in network.bandwidth]
+        self.falls: list[list[float]] = [[] for _ in network.bandwidth]
+        for link, moment, rate in zip(link_of.tolist(), taken.time.tolist(), taken.rate.tolist()):
+            self.taken[link].append((moment, rate))
+        for k in falls(taken).tolist():
+            self.falls[link_of[k]].append(float(taken.time[k]))
+        self._pending = [(moment, -1, -1) for moment in sorted({m for own in self.falls for m in own})]
         self.transfers: list[tuple[int, int, float, float, float]] = []
         self.now = 0.0
         self.event = 0
@@ -86,13 +92,37 @@ class EventLoop:
         self.makespan = 0.0
         self._open_event()
 
-    def left(self, link: int, time: float) -> float:
-        """Rate left on a link from ``time`` on, bytes/s; a booking that begins later counts already."""
+    def left(self, link: int, time: float, until: float) -> float:
+        """Rate left on a link from ``time`` to ``until``, bytes/s; a booking that begins later counts already."""
         left = float(self.network.bandwidth[link])
         for end, rate in reversed(self.bookings[link]):
             if end > time:
                 left -= rate
-        return left
+        most = 0.0
+        for k, (since, rate) in enumerate(self.taken[link]):
+            over = self.taken[link][k + 1][0] if k + 1 < len(self.taken[link]) else np.inf
+            if (since <= time or since < until) and over > time:
+                most = max(most, rate)
+        return left - most
+
+    def _sustained(self, path: int, start: float) -> float:
+        """The most (bytes/s) that a chunk can have of a path from ``start`` on until it is through, or 0.
+
+        The slower, the more flows it meets. It may start late by the decision window.
+        """
+        network = self.network
+        whole = float(network.paths.rate[path])
+        rate, before = whole, np.inf
+        while rate < before * WHOLE:
+            before = rate
+            seconds = network.chunk_bytes / rate + network.window
+            for link, offset in self._hops[path]:
+                time = start + offset
+                left = self.left(link, time + network.tolerance, time + seconds - network.tolerance)
+                rate = min(rate, left if left >= FULL * network.bandwidth[link] else 0.0)
+            if rate < FULL * whole:
+                return 0.0
+        return rate
 
     def opening(self, path: int) -> tuple[float, float]:
         """When and at which rate a path can start at this event: (seconds, bytes/s), rate 0 if it cannot.
@@ -106,16 +136,11 @@ class EventLoop:
         deadline = self.now + network.window + network.tolerance
         moments = {self.now}
         for link, offset in hops:
-            moments.update(
-                end - offset for end, _ in self.bookings[link] if self.now < end - offset <= deadline
-            )
+            ends = [end for end, _ in self.bookings[link]] + self.falls[link]
+            moments.update(end - offset for end in ends if self.now < end - offset <= deadline)
         partial = (self.now, 0.0)
         for moment in sorted(moments):
-            rate = whole
-            for link, offset in hops:
-                if self.bookings[link]:
-                    left = self.left(link, moment + offset + network.tolerance)
-                    rate = min(rate, left if left >= FULL * network.bandwidth[link] else 0.0)
+            rate = self._sustained(path, moment)
             if rate >= whole * WHOLE:
                 return moment, rate
             if partial[1] == 0.0 and rate > 0.0 and rate >= network.floor * whole:

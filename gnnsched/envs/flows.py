@@ -1,4 +1,4 @@
-"""In-flight flows: checked when given, drawn where an episode is to start with random ones; how fast a plan can be."""
+"""Random in-flight flows for an episode to start with, and how fast a plan can be beside flows."""
 
 from dataclasses import replace
 
@@ -6,32 +6,8 @@ import numpy as np
 
 from gnnsched.collective.all_gather_bound import all_gather_bound
 from gnnsched.collective.decode.paths import Paths
-from gnnsched.collective.decode.problem import Flows
-from gnnsched.topology import InputError, Topology
-
-
-def check_flows(topology: Topology, flows: Flows) -> None:
-    """InputError that names the first flow that ``topology`` cannot carry."""
-    count = len(flows.rate)
-    if len(flows.start) != count + 1 or len(flows.until) != count or flows.start[-1] != len(flows.links):
-        raise InputError("flows: arrays of unequal length; give one rate and one end per flow and its links")
-    taken = np.zeros(topology.num_links)
-    for i in range(count):
-        links = flows.links[flows.start[i] : flows.start[i + 1]]
-        if len(links) == 0 or links.min() < 0 or links.max() >= topology.num_links:
-            raise InputError(
-                f"flow {i}: link outside 0..{topology.num_links - 1}; name links of the topology"
-            )
-        if (topology.link_target[links[:-1]] != topology.link_source[links[1:]]).any():
-            raise InputError(f"flow {i}: its links do not follow one another; give them in travel order")
-        if not (np.isfinite(flows.rate[i]) and flows.rate[i] > 0.0):
-            raise InputError(f"flow {i}: rate {flows.rate[i]} bytes/s; give a positive finite one")
-        if not (np.isfinite(flows.until[i]) and flows.until[i] > 0.0):
-            raise InputError(f"flow {i}: ends at {flows.until[i]} s; give a positive finite moment")
-        np.add.at(taken, links, flows.rate[i])
-        over = np.flatnonzero(taken > topology.bandwidth * (1.0 + 1e-9))
-        if len(over):
-            raise InputError(f"flow {i}: link {over[0]} carries more than its bandwidth; lower the rates")
+from gnnsched.collective.flows import Flows
+from gnnsched.topology import Topology
 
 
 def draw_flows(
@@ -39,13 +15,15 @@ def draw_flows(
 ) -> Flows:
     """One to ``most`` random flows, each over a candidate path that has something left when its turn comes.
 
-    A flow takes a quarter to all of what its path has left, and ends within ``horizon`` seconds.
+    A flow takes a quarter to all of what its path has left beside all others, begins at once or, as often, within
+    ``horizon`` seconds, and lasts up to as long.
     """
     left = topology.bandwidth.copy()
-    start, links, rates, until = [0], [], [], []
+    start, links, rates, since, until = [0], [], [], [], []
     for path in rng.integers(paths.num_paths, size=rng.integers(1, most + 1)).tolist():
         hops = paths.links[paths.start[path] : paths.start[path + 1]].tolist()
-        share, end = rng.uniform(0.25, 1.0), rng.uniform(0.05, 1.0) * horizon
+        share, seconds = rng.uniform(0.25, 1.0), rng.uniform(0.05, 1.0) * horizon
+        begin = max(0.0, rng.uniform(-1.0, 1.0)) * horizon
         spare = float(left[hops].min())
         if spare < 0.05 * paths.rate[path]:
             continue
@@ -54,8 +32,15 @@ def draw_flows(
         links += hops
         start.append(len(links))
         rates.append(rate)
-        until.append(end)
-    return Flows(np.array(start, np.int64), np.array(links, np.int32), np.array(rates), np.array(until))
+        since.append(begin)
+        until.append(begin + seconds)
+    return Flows(
+        np.array(start, np.int64),
+        np.array(links, np.int32),
+        np.array(rates),
+        np.array(since),
+        np.array(until),
+    )
 
 
 def all_gather_bound_under(topology: Topology, message_bytes: float, flows: Flows) -> float:
@@ -66,12 +51,12 @@ def all_gather_bound_under(topology: Topology, message_bytes: float, flows: Flow
     ``all_gather_bound`` is.
     """
     low = high = all_gather_bound(topology, message_bytes)
-    if not len(flows.rate) or not 0.0 < low < np.inf:
+    if not flows.num_flows or not 0.0 < low < np.inf:
         return low
-    crossed = np.repeat(np.arange(len(flows.rate)), np.diff(flows.start))
+    crossed = flows.crossing
 
     def enough(moment: float) -> bool:
-        seconds = (flows.rate * np.minimum(flows.until, moment))[crossed]
+        seconds = (flows.rate * (np.minimum(flows.until, moment) - np.minimum(flows.since, moment)))[crossed]
         taken = np.bincount(flows.links, seconds, topology.num_links) / moment
         # A link that is taken whole keeps next to nothing, as links without bandwidth are not known.
         left = np.maximum(topology.bandwidth - taken, 1e-9 * topology.bandwidth)

@@ -6,7 +6,7 @@ import numpy as np
 from gymnasium import spaces
 from numpy.typing import NDArray
 
-from gnnsched.collective.decode.problem import Flows
+from gnnsched.collective.flows import Flows
 from gnnsched.envs.event_loop import EventLoop, Network
 from gnnsched.topology import Topology
 
@@ -76,6 +76,7 @@ class Observer:
                 "flow_links": whole((flows, m), 0, 1),
                 "flow_rate": real((flows,), 1.0),
                 "flow_time_left": real((flows,)),
+                "flow_starts_in": real((flows,)),
                 "forced": whole((1,), 0, 1),
                 "progress": real((1,), 1.0),
                 "time": real((1,)),
@@ -88,11 +89,13 @@ class Observer:
         count = len(flows.rate)
         self._links = np.zeros((self._most_flows, m), np.int8)
         self._rate = np.zeros(self._most_flows, np.float32)
+        self._since = np.zeros(self._most_flows)
         self._until = np.zeros(self._most_flows)
         for i in range(count):
             hops = flows.links[flows.start[i] : flows.start[i + 1]]
             self._links[i, hops] = 1
             self._rate[i] = min(1.0, flows.rate[i] / self._topology.bandwidth[hops].min())
+        self._since[:count] = flows.since
         self._until[:count] = flows.until
         self._initially_missing = max(1, loop.missing)
 
@@ -100,9 +103,8 @@ class Observer:
         """The observation of this moment; ``mask`` is the loop's path mask."""
         bandwidth = self._topology.bandwidth
         left = np.ones(len(bandwidth), np.float32)
-        for link, bookings in enumerate(loop.bookings):
-            if bookings:
-                left[link] = max(0.0, loop.left(link, loop.now) / bandwidth[link])
+        for link in range(len(bandwidth)):
+            left[link] = max(0.0, loop.left(link, loop.now, loop.now) / bandwidth[link])
         coming = np.isfinite(loop.arrival)
         arrives_in = np.maximum(np.where(coming, loop.arrival, loop.now) - loop.now, 0.0)
         flow_left = np.maximum(self._until - loop.now, 0.0)
@@ -116,6 +118,7 @@ class Observer:
             "flow_links": self._links.copy(),
             "flow_rate": np.where(flow_left > 0.0, self._rate, 0.0).astype(np.float32),
             "flow_time_left": (flow_left / self._bound).astype(np.float32),
+            "flow_starts_in": (np.maximum(self._since - loop.now, 0.0) / self._bound).astype(np.float32),
             "forced": np.array([loop.forced], np.int8),
             "progress": np.array([1.0 - loop.missing / self._initially_missing], np.float32),
             "time": np.array([loop.now / self._bound], np.float32),

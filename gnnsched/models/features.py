@@ -113,7 +113,7 @@ def graph_of(instance: Instance) -> GraphBatch:
     """Tensors of one instance, in-flight flows included as nodes tied to the nodes of their path."""
     topology, paths, problem = instance.topology, instance.paths, instance.problem
     nodes, links = topology.num_nodes, topology.num_links
-    flows = len(problem.flow_rate)
+    flows = instance.flows.num_flows
     source, target = topology.link_source.astype(np.int64), topology.link_target.astype(np.int64)
     usual = float(np.exp(np.log(topology.bandwidth).mean())) if links else 1.0
     chunk_seconds = instance.chunk_bytes / usual
@@ -138,8 +138,10 @@ def graph_of(instance: Instance) -> GraphBatch:
     node[:, 11] = np.log2(instance.chunks_per_server) / 4.0
     node[:, 12] = latency_share.mean() if links else 0.0
 
-    crossed = np.repeat(np.arange(flows), np.diff(problem.flow_start))
-    taken = np.bincount(problem.flow_links, problem.flow_rate[crossed], links) if flows else np.zeros(links)
+    crossed = instance.flows.crossing
+    taken = (
+        np.bincount(instance.flows.links, instance.flows.rate[crossed], links) if flows else np.zeros(links)
+    )
     edge = np.zeros((links, len(EDGE_FEATURES)))
     edge[:, 0] = 1.0
     edge[:, 2] = _centred_log(topology.bandwidth)
@@ -153,18 +155,18 @@ def graph_of(instance: Instance) -> GraphBatch:
     edge_index = np.stack([source, target])
     if flows:
         # A flow is tied, both ways, to the nodes that its links touch.
-        first = np.concatenate([source[problem.flow_links], target[problem.flow_links]])
+        first = np.concatenate([source[instance.flows.links], target[instance.flows.links]])
         ties = np.unique(np.stack([np.tile(crossed, 2) + nodes, first]), axis=1)
         tie = np.zeros((ties.shape[1], len(EDGE_FEATURES)))
         tie[:, 1] = 1.0
         least = np.full(flows, np.inf)
-        np.minimum.at(least, crossed, topology.bandwidth[problem.flow_links])
-        share = problem.flow_rate / least
+        np.minimum.at(least, crossed, topology.bandwidth[instance.flows.links])
+        share = instance.flows.rate / least
         tie[:, 6] = share[ties[0] - nodes]
         edge_index = np.concatenate([edge_index, ties, ties[::-1]], 1)
         edge = np.concatenate([edge, tie, tie])
         node[nodes:, 9] = share
-        node[nodes:, 10] = np.log1p(10.0 * problem.flow_until / instance.time_scale) / 2.0
+        node[nodes:, 10] = np.log1p(10.0 * instance.flows.until / instance.time_scale) / 2.0
 
     lasting = paths.latency + instance.chunk_bytes / paths.rate
     used = np.bincount(problem.tree_path[problem.tree_path >= 0], minlength=paths.num_paths)

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from gnnsched.collective.decode.decoder import Instance
 from gnnsched.collective.decode.paths import candidate_paths
-from gnnsched.collective.decode.problem import Flows
+from gnnsched.collective.flows import Flows
 from gnnsched.collective.schedule import PHASES, Schedule
 from gnnsched.models.features import graph_of
 from gnnsched.planning import schedule_with
@@ -46,7 +46,7 @@ def in_flight(schedule: Schedule, moment: float) -> tuple[NDArray[np.int64], Flo
     lengths = np.diff(t.path_start)[now]
     start = np.concatenate(([0], np.cumsum(lengths))).astype(np.int64)
     position = np.arange(start[-1]) - np.repeat(start[:-1] - t.path_start[now], lengths)
-    return now, Flows(start, t.path_links[position], t.rate[now], sent[now] - moment)
+    return now, Flows(start, t.path_links[position], t.rate[now], np.zeros(len(now)), sent[now] - moment)
 
 
 def embeddings_at(

@@ -16,7 +16,7 @@ import numpy as np
 from gnnsched.collective.all_gather_bound import all_gather_bound
 from gnnsched.collective.decode.decoder import GUIDE, Decoding, Instance
 from gnnsched.collective.decode.paths import Paths, candidate_paths
-from gnnsched.collective.decode.problem import NO_FLOWS
+from gnnsched.collective.flows import NO_FLOWS
 from gnnsched.envs.flows import draw_flows
 from gnnsched.models.features import GraphBatch, graph_of
 from gnnsched.topology import InputError, Topology
@@ -66,7 +66,7 @@ class Lesson:
     @property
     def case(self) -> str:
         """What is special of the lesson: "flows", "small" for a small message, or "plain"."""
-        if len(self.instance.problem.flow_rate):
+        if self.instance.flows.num_flows:
             return "flows"
         return (
             "small" if self.instance.chunk_bytes * len(self.instance.roots) < MESSAGE_BYTES / 8 else "plain"

@@ -8,8 +8,9 @@ import numpy as np
 from gnnsched.collective.all_gather_bound import all_gather_bound
 from gnnsched.collective.decode.choice import MOST_WAIT_GAIN, Scores
 from gnnsched.collective.decode.decoder import Decoding, Episode, Instance
-from gnnsched.collective.decode.problem import CHUNK_FEATURES, NEARNESS_HEADS, NO_FLOWS, PATH_FEATURES
+from gnnsched.collective.decode.problem import CHUNK_FEATURES, NEARNESS_HEADS, PATH_FEATURES
 from gnnsched.collective.decode.state import WHOLE
+from gnnsched.collective.flows import NO_FLOWS
 from gnnsched.envs.allreduce import AllReduceEnv
 from gnnsched.envs.flows import draw_flows
 from gnnsched.topology import Topology
@@ -73,17 +74,28 @@ class Decision(NamedTuple):
 def wait_gain(instance: Instance, env: AllReduceEnv, path: int) -> float:
     """Log of how much longer a chunk takes at what the path has now than at its ordinary rate as soon as it has that.
 
-    Candidates for the moment are now and the ends of all bookings on the path; the first that serves is taken.
+    Candidates for the moment are now and the ends of all bookings and flows on the path; the first that serves is
+    taken.
     """
     loop, paths = env.loop, instance.paths
     whole = float(paths.rate[path])
     if loop.rate[path] >= whole * WHOLE:
         return 0.0
     hops = range(paths.start[path], paths.start[path + 1])
-    ends = [end - paths.offset[k] for k in hops for end, _ in loop.bookings[paths.links[k]]]
+    ends = [
+        end - paths.offset[k]
+        for k in hops
+        for end in [*(end for end, _ in loop.bookings[paths.links[k]]), *loop.falls[paths.links[k]]]
+    ]
+    seconds = loop.network.tolerance + instance.chunk_bytes / whole
     for moment in sorted([loop.now, *(end for end in ends if end > loop.now)]):
         left = [
-            loop.left(int(paths.links[k]), moment + paths.offset[k] + loop.network.tolerance) for k in hops
+            loop.left(
+                int(paths.links[k]),
+                moment + paths.offset[k] + loop.network.tolerance,
+                moment + paths.offset[k] + seconds,
+            )
+            for k in hops
         ]
         if min(left) >= whole * WHOLE:
             break

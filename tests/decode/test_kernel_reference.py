@@ -137,11 +137,11 @@ def audit(instance: Instance, env: AllReduceEnv, episode: Episode) -> None:
     )
     verdict = verify(schedule)
     assert verdict.ok, verdict.fault
-    pr = instance.problem
+    flows = instance.flows
     uses: list[list[tuple[float, float, float]]] = [[] for _ in range(topology.num_links)]
-    for f in range(len(pr.flow_rate)):
-        for link in pr.flow_links[pr.flow_start[f] : pr.flow_start[f + 1]]:
-            uses[link].append((0.0, pr.flow_until[f], pr.flow_rate[f]))
+    for f in range(flows.num_flows):
+        for link in flows.links[flows.start[f] : flows.start[f + 1]]:
+            uses[link].append((flows.since[f], flows.until[f], flows.rate[f]))
     for i in range(len(plan)):
         begin = plan.start[i]
         for link in plan.path_links[plan.path_start[i] : plan.path_start[i + 1]]:

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from gnnsched.collective.decode.problem import Flows
+from gnnsched.collective.flows import Flows
 from gnnsched.collective.mirror import allreduce_from_broadcast
 from gnnsched.collective.verify import verify
 from gnnsched.envs.allreduce import AllReduceEnv
@@ -31,12 +31,16 @@ def play(env: AllReduceEnv, rng: np.random.Generator, **reset: object) -> tuple[
     return total, steps, info
 
 
-def flow(env: AllReduceEnv, path: int, share: float, until: float) -> Flows:
+def flow(env: AllReduceEnv, path: int, share: float, until: float, since: float = 0.0) -> Flows:
     """One flow over a candidate path at ``share`` of its ordinary rate."""
     paths = env.instance.paths
     links = paths.links[paths.start[path] : paths.start[path + 1]]
     return Flows(
-        np.array([0, len(links)]), links, np.array([share * paths.rate[path]]), np.array([float(until)])
+        np.array([0, len(links)]),
+        links,
+        np.array([share * paths.rate[path]]),
+        np.array([float(since)]),
+        np.array([float(until)]),
     )
 
 
@@ -57,19 +61,26 @@ def check_plan(env: AllReduceEnv) -> None:
     for i in range(len(plan)):
         offset = 0.0
         for link in plan.path_links[plan.path_start[i] : plan.path_start[i + 1]]:
-            moment = plan.start[i] + offset + 1e-9 * env.bound
+            begin, end = plan.start[i] + offset, plan.start[i] + offset + work[i]
             offset += topology.latency[link]
-            taken = 0.0
-            for j in range(len(env.flows.rate)):
-                if link in env.flows.links[env.flows.start[j] : env.flows.start[j + 1]]:
-                    taken += env.flows.rate[j] * (moment < env.flows.until[j])
-            for j in range(len(plan)):
-                before = 0.0
-                for other in plan.path_links[plan.path_start[j] : plan.path_start[j + 1]]:
-                    begin = plan.start[j] + before
-                    taken += plan.rate[j] * (other == link and begin <= moment < begin + work[j])
-                    before += topology.latency[other]
-            assert taken <= topology.bandwidth[link] * (1 + 1e-9)
+            crossing = [
+                j
+                for j in range(env.flows.num_flows)
+                if link in env.flows.links[env.flows.start[j] : env.flows.start[j + 1]]
+            ]
+            # More is taken than before only where something begins.
+            begins = [begin, *(since for since in env.flows.since[crossing] if begin < since < end)]
+            for moment in [begin + 1e-9 * env.bound for begin in begins]:
+                taken = sum(
+                    env.flows.rate[j] for j in crossing if env.flows.since[j] <= moment < env.flows.until[j]
+                )
+                for j in range(len(plan)):
+                    before = 0.0
+                    for other in plan.path_links[plan.path_start[j] : plan.path_start[j + 1]]:
+                        begin = plan.start[j] + before
+                        taken += plan.rate[j] * (other == link and begin <= moment < begin + work[j])
+                        before += topology.latency[other]
+                assert taken <= topology.bandwidth[link] * (1 + 1e-9)
 
 
 def line(servers: int) -> Topology:

@@ -13,7 +13,7 @@ from gymnasium.vector import AutoresetMode, SyncVectorEnv
 from playing import RATE, flow, legal_action, path_between, play
 
 import gnnsched.envs
-from gnnsched.collective.decode.problem import Flows
+from gnnsched.collective.flows import Flows
 from gnnsched.envs.allreduce import AllReduceEnv
 from gnnsched.topology import InputError
 from gnnsched.topology.formats import dump_topology
@@ -89,12 +89,18 @@ def test_bad_flows_and_options_are_refused() -> None:
     env = AllReduceEnv(star([RATE] * 3), most_flows=1)
     good = flow(env, 0, 0.5, 1.0)
     twice = Flows(
-        np.array([0, 2, 4]), np.tile(good.links, 2), np.repeat(good.rate, 2), np.repeat(good.until, 2)
+        np.array([0, 2, 4]),
+        np.tile(good.links, 2),
+        np.repeat(good.rate, 2),
+        np.repeat(good.since, 2),
+        np.repeat(good.until, 2),
     )
     for flows, message in [
         (good._replace(rate=np.array([2 * RATE])), "more than its bandwidth"),
         (good._replace(rate=np.array([-1.0])), "rate"),
         (good._replace(until=np.array([np.inf])), "ends at"),
+        (good._replace(since=np.array([1.0])), "ends at"),
+        (good._replace(since=np.array([-1.0])), "begins at"),
         (good._replace(links=good.links + 100), "link outside"),
         (good._replace(links=good.links[::-1]), "follow one another"),
         (good._replace(start=np.array([0])), "unequal length"),

@@ -7,7 +7,7 @@ import torch
 
 from gnnsched.collective.decode.choice import Scores
 from gnnsched.collective.decode.decoder import Instance
-from gnnsched.collective.decode.problem import NO_FLOWS, Flows
+from gnnsched.collective.flows import NO_FLOWS, Flows
 from gnnsched.models.policy import Policy
 from gnnsched.topology import Topology
 from gnnsched.topology.builder import NetworkBuilder
@@ -39,6 +39,7 @@ def one_flow(topology: Topology, link: int, share: float, until: float) -> Flows
         np.array([0, 1]),
         np.array([link], np.int32),
         np.array([share * topology.bandwidth[link]]),
+        np.array([0.0]),
         np.array([until]),
     )
 

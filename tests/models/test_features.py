@@ -18,8 +18,9 @@ from instances import (
 
 from gnnsched.collective.decode.choice import Scores
 from gnnsched.collective.decode.decoder import Decoding, Instance
-from gnnsched.collective.decode.problem import CHUNK_FEATURES, NO_FLOWS, Flows
+from gnnsched.collective.decode.problem import CHUNK_FEATURES
 from gnnsched.collective.decode.problem import PATH_FEATURES as EVENT_FEATURES
+from gnnsched.collective.flows import NO_FLOWS, Flows
 from gnnsched.models.features import EDGE_FEATURES, NODE_FEATURES, graph_of, join
 from gnnsched.models.policy import Policy, join_gradients, split_scores
 from gnnsched.topology.generators import bcube, random_heterogeneous, star
@@ -127,7 +128,9 @@ def test_flow_features_and_ties() -> None:
     network = star([1e9, 2e9, 4e9])
     up = int(np.flatnonzero(network.link_source == 0)[0])
     down = int(np.flatnonzero(network.link_target == 1)[0])
-    flows = Flows(np.array([0, 2]), np.array([up, down], np.int32), np.array([0.5e9]), np.array([1e-3]))
+    flows = Flows(
+        np.array([0, 2]), np.array([up, down], np.int32), np.array([0.5e9]), np.zeros(1), np.array([1e-3])
+    )
     instance = Instance(network, MESSAGE, 1, flows=flows)
     graph, bare = graph_of(instance), graph_of(Instance(network, MESSAGE, 1))
     nodes, links = network.num_nodes, network.num_links

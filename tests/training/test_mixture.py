@@ -165,7 +165,7 @@ def test_cases_are_flows_small_messages_and_the_others(default_lessons: list[Les
     seen, count = set(), 0
     for lesson in default_lessons:
         message = lesson.instance.chunk_bytes * len(lesson.instance.roots)
-        flows = len(lesson.instance.problem.flow_rate) > 0
+        flows = lesson.instance.flows.num_flows > 0
         small = message <= 2.0**26 * (1 + 1e-12)
         assert small or message == pytest.approx(MESSAGE_BYTES)
         assert lesson.case == ("flows" if flows else "small" if small else "plain")
@@ -240,20 +240,20 @@ def test_flows_stay_within_the_bandwidth(default_lessons: list[Lesson]) -> None:
     """Together on each link, for a time within the lesson; and a good part of the lessons has some."""
     some = 0
     for lesson in default_lessons:
-        problem, topology = lesson.instance.problem, lesson.instance.topology
-        flows = len(problem.flow_rate)
-        some += flows > 0
-        assert flows <= MOST_FLOWS
+        flows, topology = lesson.instance.flows, lesson.instance.topology
+        some += flows.num_flows > 0
+        assert flows.num_flows <= MOST_FLOWS
         taken = np.zeros(topology.num_links)
-        for f in range(flows):
-            own = problem.flow_links[problem.flow_start[f] : problem.flow_start[f + 1]]
+        for f in range(flows.num_flows):
+            own = flows.links[flows.start[f] : flows.start[f + 1]]
             assert len(own) >= 1
             # a path: each link begins where the one before ends, at a switch
             np.testing.assert_array_equal(topology.link_target[own[:-1]], topology.link_source[own[1:]])
             assert topology.is_switch[topology.link_target[own[:-1]]].all()
-            assert problem.flow_rate[f] > 0.0
-            assert 0.0 < problem.flow_until[f] < lesson.bound
-            taken[own] += problem.flow_rate[f]
+            assert flows.rate[f] > 0.0
+            assert 0.0 <= flows.since[f] < lesson.bound
+            assert 0.0 < flows.until[f] - flows.since[f] < lesson.bound
+            taken[own] += flows.rate[f]
         assert (taken <= topology.bandwidth * (1 + 1e-12)).all()
     assert 0.2 < some / LESSONS < 0.4
 
@@ -270,13 +270,13 @@ def test_flows_on_one_path_share_it() -> None:
         assert (taken <= network.bandwidth * (1 + 1e-12)).all()
         assert 1 <= len(flows.rate) <= 3
         assert (flows.rate > 0).all()
-        assert (flows.until <= 1.0).all()
+        assert ((flows.since <= 1.0) & (flows.until - flows.since <= 1.0)).all()
 
 
 def test_flow_share_is_kept() -> None:
     without, always = (Mixture("bcube", 0, flow_share=share) for share in (0.0, 1.0))
-    assert not any(len(without.lesson(i).instance.problem.flow_rate) for i in range(20))
-    assert all(len(always.lesson(i).instance.problem.flow_rate) for i in range(20))
+    assert not any(len(without.lesson(i).instance.flows.rate) for i in range(20))
+    assert all(len(always.lesson(i).instance.flows.rate) for i in range(20))
 
 
 # Bad input

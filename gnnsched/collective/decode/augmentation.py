@@ -7,6 +7,7 @@ from gnnsched.collective.decode.choice import NONE, Rules, Scores, choose_chunk
 from gnnsched.collective.decode.compiling import borrowing
 from gnnsched.collective.decode.learn import Tape
 from gnnsched.collective.decode.moves import book, release_slot, start_transfer, take_back
+from gnnsched.collective.decode.opening import left_for, opening
 from gnnsched.collective.decode.problem import Problem
 from gnnsched.collective.decode.state import (
     BUDGET,
@@ -19,8 +20,6 @@ from gnnsched.collective.decode.state import (
     WINDOW,
     State,
     anything_useful,
-    left_from,
-    opening,
 )
 
 Longs = NDArray[np.int64]
@@ -61,7 +60,7 @@ def blocker(pr: Problem, st: State, path: int) -> int:
     for k in range(pr.start[path], pr.start[path + 1]):
         link = pr.links[k]
         time = now + pr.offset[k] + st.real[TOLERANCE]
-        if left_from(pr, st, link, time) >= pr.rate[path] * WHOLE:
+        if left_for(pr, st, link, time, pr.rate[path]) >= pr.rate[path] * WHOLE:
             continue
         booking = st.head[link]
         while booking >= 0:
@@ -156,7 +155,7 @@ def augment(
                 first = pr.group[g]
                 end = pr.start[first + 1] - 1
                 time = horizon + pr.offset[end] + st.real[TOLERANCE]
-                if left_from(pr, st, pr.links[end], time) >= pr.rate[first] * WHOLE:
+                if left_for(pr, st, pr.links[end], time, pr.rate[first]) >= pr.rate[first] * WHOLE:
                     idle = True
                     break
             if idle and st.visited[d] != st.counter[STAMP]:

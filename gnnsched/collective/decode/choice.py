@@ -7,6 +7,7 @@ from numpy.typing import NDArray
 
 from gnnsched.collective.decode.compiling import borrowing
 from gnnsched.collective.decode.learn import Tape, learn_choice
+from gnnsched.collective.decode.opening import opening, whole_opening
 from gnnsched.collective.decode.problem import Problem
 from gnnsched.collective.decode.state import (
     CHOICE,
@@ -20,8 +21,6 @@ from gnnsched.collective.decode.state import (
     State,
     allowed,
     lowest_bit,
-    opening,
-    whole_opening,
 )
 
 Floats = NDArray[np.float64]

@@ -12,10 +12,11 @@ from gnnsched.collective.decode.kernel import STOPPED, STUCK, run
 from gnnsched.collective.decode.learn import Tape, empty_tape
 from gnnsched.collective.decode.packing import Trees, pack_trees
 from gnnsched.collective.decode.paths import Paths, candidate_paths
-from gnnsched.collective.decode.problem import NO_FLOWS, PATH_FEATURES, Flows, Problem, make_problem
+from gnnsched.collective.decode.problem import PATH_FEATURES, Problem, make_problem
 from gnnsched.collective.decode.relays import worth_keeping
 from gnnsched.collective.decode.shapes import Shape
 from gnnsched.collective.decode.state import CHOICE, COMMITTED, PICK, STRAYED, State, new_state
+from gnnsched.collective.flows import NO_FLOWS, Flows
 from gnnsched.collective.schedule import BROADCAST, Transfers
 from gnnsched.topology import InputError, Topology
 
@@ -100,13 +101,14 @@ class Instance:
         self.chunk_bytes = message_bytes / len(self.roots)
         self.chunks_per_server = chunks_per_server
         self._shaped = shape is not None
+        self.flows = flows
         trees = self._pack(flows, seed) if shape is None else shape.trees(self.chunk_bytes)
         self.packed_load = trees.load
         self.problem: Problem = make_problem(topology, self.paths, self.chunk_bytes, self.roots, trees, flows)
 
     def _pack(self, flows: Flows, seed: int) -> Trees:
         bandwidth = self.topology.bandwidth
-        crossed = np.repeat(flows.rate * flows.until, np.diff(flows.start))
+        crossed = (flows.rate * (flows.until - flows.since))[flows.crossing]
         taken = np.bincount(flows.links, crossed, len(bandwidth)) / bandwidth
         return pack_trees(
             self.paths,

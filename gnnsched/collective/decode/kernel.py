@@ -14,6 +14,7 @@ from gnnsched.collective.decode.augmentation import augment
 from gnnsched.collective.decode.choice import NONE, RECORD, REPLAY, Rules, Scores, choose_chunk, legal_paths
 from gnnsched.collective.decode.learn import ADVANTAGE, Tape, learn_picks, settle_nearness
 from gnnsched.collective.decode.moves import start_transfer
+from gnnsched.collective.decode.opening import opening
 from gnnsched.collective.decode.problem import Problem
 from gnnsched.collective.decode.state import (
     COMMITTED,
@@ -28,11 +29,8 @@ from gnnsched.collective.decode.state import (
     TOLERANCE,
     WINDOW,
     State,
-    add_booking,
     announce,
     anything_useful,
-    note_vacancy,
-    opening,
     prune,
 )
 
@@ -146,15 +144,8 @@ def run(
     heap.pop()
     for c in range(len(pr.root)):
         announce(pr, sc.attention, st, pr.root[c], c)
-    for f in range(len(pr.flow_rate)):
-        slot = servers * len(pr.root) + 8 + f
-        for k in range(pr.flow_start[f], pr.flow_start[f + 1]):
-            booking = slot * st.longest[0] + (k - pr.flow_start[f])
-            st.ends[booking] = pr.flow_until[f]
-            st.rates[booking] = pr.flow_rate[f]
-            add_booking(st, pr.flow_links[k], booking)
-            note_vacancy(pr, st, pr.flow_links[k])
-        heappush(heap, (pr.flow_until[f], -1))
+    for moment in pr.falls:
+        heappush(heap, (moment, -1))
     initial = max(1, st.counter[NEEDED])
     force = False
     while st.counter[NEEDED] > 0:

@@ -8,6 +8,7 @@ from numpy.typing import NDArray
 
 from gnnsched.collective.decode.packing import Trees
 from gnnsched.collective.decode.paths import Paths
+from gnnsched.collective.flows import NO_FLOWS, Flows, falls, taken_by
 from gnnsched.topology import Topology
 
 # Features of a chunk for a path (the phi of the score function), in the order of the columns of ``Scores.chunk``.
@@ -42,18 +43,6 @@ NEARNESS_HEADS = 2
 NEARNESS_FLOOR = 0.02
 
 
-class Flows(NamedTuple):
-    """F in-flight flows: flow i takes ``rate[i]`` bytes/s of ``links[start[i]:start[i+1]]`` until ``until[i]`` s."""
-
-    start: NDArray[np.int64]
-    links: NDArray[np.int32]
-    rate: NDArray[np.float64]
-    until: NDArray[np.float64]
-
-
-NO_FLOWS = Flows(np.zeros(1, np.int64), np.zeros(0, np.int32), np.zeros(0), np.zeros(0))
-
-
 class Problem(NamedTuple):
     """One all-gather to plan: S servers, C chunks of ``chunk_bytes[0]`` bytes, P candidate paths, m links.
 
@@ -64,7 +53,7 @@ class Problem(NamedTuple):
     mean path, ``log_load`` (S, S) its least between servers. ``tree_path``, ``tree_source`` (S, C): the path and the
     server by which the packed tree of chunk c reaches server d (-1 at the root); ``tail`` (S, C): seconds of
     transfers from that edge down as a share of the longest; ``log_price`` (P,): packing price of a path.
-    ``flow_*``: in-flight flows as in ``Flows``.
+    ``taken_*``: what in-flight flows take of the links, as in ``Taken``; ``falls``: moments at which some take less.
     """
 
     bandwidth: NDArray[np.float64]
@@ -90,10 +79,10 @@ class Problem(NamedTuple):
     tree_source: NDArray[np.int32]
     tail: NDArray[np.float64]
     log_price: NDArray[np.float64]
-    flow_start: NDArray[np.int64]
-    flow_links: NDArray[np.int32]
-    flow_rate: NDArray[np.float64]
-    flow_until: NDArray[np.float64]
+    taken_start: NDArray[np.int64]
+    taken_time: NDArray[np.float64]
+    taken_rate: NDArray[np.float64]
+    falls: NDArray[np.float64]
 
 
 @njit(cache=True)
@@ -140,6 +129,7 @@ def make_problem(
 ) -> Problem:
     """Put a network's paths, the chunks' roots (server numbers), packed trees and flows in the kernel's form."""
     servers = paths.num_servers
+    taken = taken_by(flows, topology.num_links)
     duration = paths.latency + chunk_bytes / paths.rate
     path_load = _path_load(servers, topology.bandwidth, paths.source, paths.target, paths.start, paths.links)
     tree_path = np.ascontiguousarray(trees.path.T)
@@ -172,8 +162,6 @@ def make_problem(
         tree_source,
         tail,
         log_price,
-        flows.start,
-        flows.links,
-        flows.rate,
-        flows.until,
+        *taken,
+        np.unique(taken.time[falls(taken)]),
     )

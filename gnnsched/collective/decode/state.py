@@ -20,6 +20,8 @@ Words = NDArray[np.uint64]
 
 # A rate within this of the ordinary one counts as the whole of it.
 WHOLE = 1.0 - 1e-9
+# ... and less than this share of it counts as nothing.
+FULL = 1e-6
 
 # Places in State.real ...
 NOW, WINDOW, TOLERANCE, PROGRESS, FLOOR, MEAN_NEED = range(6)
@@ -131,17 +133,6 @@ def retract(pr: Problem, attention: Floats, st: State, server: int, chunk: int) 
 
 
 @borrowing()
-def left_from(pr: Problem, st: State, link: int, time: float) -> float:
-    """Rate left on a link for an occupancy that begins at ``time``, bytes/s."""
-    left = pr.bandwidth[link]
-    booking = st.head[link]
-    while booking >= 0 and st.ends[booking] > time:
-        left -= st.rates[booking]
-        booking = st.next[booking]
-    return left
-
-
-@borrowing()
 def add_booking(st: State, link: int, booking: int) -> None:
     """Put a booking on a link's list, which has the latest end first, so that looks at it can end early."""
     before = -1
@@ -173,7 +164,7 @@ def prune(st: State, link: int, time: float) -> None:
 @borrowing()
 def note_vacancy(pr: Problem, st: State, link: int) -> None:
     """Note in ``st.vacant`` the first moment from which the link has some rate left, counting no later booking."""
-    left = pr.bandwidth[link] * (1.0 - 1e-6)
+    left = pr.bandwidth[link] * (1.0 - FULL)
     booking = st.head[link]
     while booking >= 0:
         left -= st.rates[booking]
@@ -181,69 +172,6 @@ def note_vacancy(pr: Problem, st: State, link: int) -> None:
             break
         booking = st.next[booking]
     st.vacant[link] = st.ends[booking] if booking >= 0 else 0.0
-
-
-@borrowing()
-def opening(pr: Problem, st: State, path: int) -> tuple[float, float]:
-    """When and at which rate a path can start at this event: (seconds, bytes/s), rate 0 if it cannot.
-
-    At its ordinary rate as early as the decision window allows; else at the first moment of the window at which
-    what is left is at least the floor's share of that. More bookings never make a closed path open.
-    """
-    now = st.real[NOW]
-    deadline = now + st.real[WINDOW] + st.real[TOLERANCE]
-    first, last = pr.start[path], pr.start[path + 1]
-    start = now
-    for k in range(first, last):
-        moment = st.vacant[pr.links[k]] - pr.offset[k]
-        if moment > start:
-            if moment > deadline:
-                return now, 0.0
-            start = moment
-    rate = pr.rate[path]
-    partial_start, partial = now, 0.0
-    while True:
-        left = rate
-        following = np.inf
-        for k in range(first, last):
-            booking = st.head[pr.links[k]]
-            if booking < 0:
-                continue
-            free = pr.bandwidth[pr.links[k]]
-            time = start + pr.offset[k] + st.real[TOLERANCE]
-            while booking >= 0 and st.ends[booking] > time:
-                free -= st.rates[booking]
-                following = min(following, st.ends[booking] - pr.offset[k])
-                booking = st.next[booking]
-            left = min(left, free)
-        if left >= rate * WHOLE:
-            return start, left
-        if partial == 0.0 and left >= st.real[FLOOR] * rate:
-            partial_start, partial = start, left
-        if following > deadline or following <= start:
-            return partial_start, partial
-        start = following
-
-
-@borrowing()
-def whole_opening(pr: Problem, st: State, path: int) -> float:
-    """The first moment (s) from now on at which a path has its ordinary rate left, as booked so far."""
-    moment = st.real[NOW]
-    while True:
-        whole = True
-        following = np.inf
-        for k in range(pr.start[path], pr.start[path + 1]):
-            free = pr.bandwidth[pr.links[k]]
-            booking = st.head[pr.links[k]]
-            while booking >= 0 and st.ends[booking] > moment + pr.offset[k] + st.real[TOLERANCE]:
-                free -= st.rates[booking]
-                following = min(following, st.ends[booking] - pr.offset[k])
-                booking = st.next[booking]
-            if free < pr.rate[path] * WHOLE:
-                whole = False
-        if whole or following == np.inf:
-            return moment
-        moment = following
 
 
 @borrowing()
@@ -292,10 +220,6 @@ def new_state(pr: Problem, window: float, floor: float, scale: float, random: Fl
     words = (chunks + 63) // 64
     longest = int(np.diff(pr.start).max()) if len(pr.source) else 1
     slots = servers * chunks + 8
-    flow_slots = len(pr.flow_rate)
-    flow_longest = int(np.diff(pr.flow_start).max()) if flow_slots else 0
-    longest = max(longest, flow_longest)
-    total = slots + flow_slots
     counts = np.zeros(STRAYED + 1, np.int64)
     counts[FREE] = slots
     wanted = np.ones((servers, chunks), bool)
@@ -321,17 +245,17 @@ def new_state(pr: Problem, window: float, floor: float, scale: float, random: Fl
         np.full((servers, chunks), np.inf),
         np.full((servers, chunks), np.inf),
         np.full(len(pr.bandwidth), -1, np.int32),
-        np.full(total * longest, -1, np.int32),
-        np.zeros(total * longest),
-        np.zeros(total * longest),
+        np.full(slots * longest, -1, np.int32),
+        np.zeros(slots * longest),
+        np.zeros(slots * longest),
         np.zeros(len(pr.bandwidth)),
-        np.zeros(total, np.int32),
-        np.zeros(total, np.int32),
-        np.zeros(total),
-        np.zeros(total),
-        np.zeros(total),
-        np.full(total, -1, np.int64),
-        np.zeros(total, np.uint8),
+        np.zeros(slots, np.int32),
+        np.zeros(slots, np.int32),
+        np.zeros(slots),
+        np.zeros(slots),
+        np.zeros(slots),
+        np.full(slots, -1, np.int64),
+        np.zeros(slots, np.uint8),
         np.arange(slots - 1, -1, -1, dtype=np.int32),
         np.zeros(servers * chunks + budget + 16, np.int32),
         np.zeros(servers, np.int64),
