@@ -1,8 +1,9 @@
 """What the embedding of a job's graph adds: policies with it, with summary numbers, with neither."""
 
 import sys
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 from tqdm import tqdm
@@ -26,6 +27,9 @@ ITERATIONS = 150
 TRAINING_SEEDS = (0, 1)
 EPISODES = 5
 JOBS = 40
+# Enough of them that a graph's embedding is learned and not the jobs by heart, and how they are trained on then.
+MANY_JOBS, MANY_UNSEEN = 400, 200
+MANY = {"iterations": 120, "minibatch": 4096, "averaging": 0.99}
 # Of the generated jobs that are trained on, and of those that are measured on.
 SEEN, UNSEEN = 1, 2
 WORDS: dict[Embedding, str] = {
@@ -39,20 +43,23 @@ REFERENCE = "smallest_fit"
 
 @dataclass(frozen=True)
 class Case:
-    """Jobs to train on and to measure on; ``told``: whether the policy is told how long they take at each degree."""
+    """Jobs to train on and to measure on; ``told``: whether the policy is told how long they take at each degree;
+    ``training``: settings other than the others'.
+    """
 
     name: str
     train: Callable[[], Sequence[JobGraph]]
     measure: Callable[[], Sequence[JobGraph]]
     told: bool
+    training: Mapping[str, Any] = field(default_factory=dict)
 
     def world(self, jobs: Sequence[JobGraph]) -> World:
         world = make_world(Ramp(), jobs, time_unit(False))
         return world if self.told else world.without_times()
 
 
-def _generated(seed: int) -> Callable[[], Sequence[JobGraph]]:
-    return lambda: generated_jobs(JOBS, seed)
+def _generated(seed: int, jobs: int = JOBS) -> Callable[[], Sequence[JobGraph]]:
+    return lambda: generated_jobs(jobs, seed)
 
 
 def _shipped() -> Sequence[JobGraph]:
@@ -63,6 +70,13 @@ CASES = (
     Case("the five models, times told", _shipped, _shipped, True),
     Case("unseen generated jobs, times told", _generated(SEEN), _generated(UNSEEN), True),
     Case("unseen generated jobs, times not told", _generated(SEEN), _generated(UNSEEN), False),
+    Case(
+        f"the same, {MANY_UNSEEN} after training on {MANY_JOBS}",
+        _generated(SEEN, MANY_JOBS),
+        _generated(UNSEEN, MANY_UNSEEN),
+        False,
+        MANY,
+    ),
 )
 
 
@@ -79,13 +93,14 @@ def _label(embedding: Embedding, seed: int) -> str:
     return f"{embedding}, training seed {seed}"
 
 
-def _trained(world: World, embedding: Embedding, seed: int) -> PartitionPolicy:
+def _trained(world: World, embedding: Embedding, seed: int, training: Mapping[str, Any]) -> PartitionPolicy:
     """By imitation of the smallest degree that meets the limit, then PPO."""
     models = len(world.models)
     smallest = np.concatenate((np.zeros(models), np.full(models, kernel.UPWARDS), np.zeros(models)))
     rules = np.tile(smallest.astype(np.int64), (len(DISTRIBUTIONS), 1))
+    settings: dict[str, Any] = {"iterations": ITERATIONS, **training}
     config = PartitionTraining(
-        seed=seed, iterations=ITERATIONS, expert_share=0.0, validation_every=ITERATIONS // 3
+        seed=seed, expert_share=0.0, validation_every=settings["iterations"] // 3, **settings
     )
     trainer = PartitionTrainer([world], [rules], config, PartitionConfig(embedding=embedding))
     for _ in trainer.run():
@@ -101,10 +116,13 @@ def measure(options: Options, results: Results) -> None:
         missing = results.missing(case.name, [label for label, _, _ in wanted] + [REFERENCE])
         if not missing:
             continue
+        if case.training:
+            results.about(case.name, jobs=MANY_JOBS, unseen_jobs=MANY_UNSEEN, **case.training)
         world, unseen = case.world(case.train()), case.world(case.measure())
         for label, embedding, seed in tqdm(wanted, desc=case.name, file=sys.stderr):
             if label in missing:
-                _add(results, case, label, Runner(unseen, _trained(world, embedding, seed)), LEARNED)
+                policy = _trained(world, embedding, seed, case.training)
+                _add(results, case, label, Runner(unseen, policy), LEARNED)
         if REFERENCE in missing:
             _add(results, case, REFERENCE, Runner(unseen, None), REFERENCE)
 
@@ -163,7 +181,8 @@ def tables(results: Results) -> dict[str, str]:
         lines.append([case.name, f"`{REFERENCE}`, which is told", *own, ""])
     about = (
         f"Blocking rates on RAMP with 32 workers, {EPISODES} held-out episodes per distribution, {len(TRAINING_SEEDS)} "
-        f"training seeds of {ITERATIONS} iterations each; last column: what is blocked more than with the embedding. "
+        f"training seeds of {ITERATIONS} iterations each ({MANY['iterations']} in the last case); last column: what is "
+        "blocked more than with the embedding. "
         f"{results.made_by()}"
     )
     header = ["jobs", "the policy knows", *DISTRIBUTIONS, "more blocked"]
