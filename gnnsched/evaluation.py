@@ -9,7 +9,7 @@ from gnnsched.collective.baselines import CLASSICAL
 from gnnsched.collective.bounds import bounds
 from gnnsched.collective.verify import verify
 from gnnsched.planning import SCHEDULERS, load_policy, plan, schedule_with, warm_up
-from gnnsched.planning.schedulers import PathCache
+from gnnsched.planning.halves import PathCache
 from gnnsched.topology import InputError, Topology
 
 if TYPE_CHECKING:

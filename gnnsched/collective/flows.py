@@ -5,6 +5,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from gnnsched.collective.compiling import borrowing
 from gnnsched.topology import InputError, Topology
 
 # What a link's flows may take more than its bandwidth by rounding, as a share of it.
@@ -36,6 +37,28 @@ class Flows(NamedTuple):
 NO_FLOWS = Flows(np.zeros(1, np.int64), np.zeros(0, np.int32), np.zeros(0), np.zeros(0), np.zeros(0))
 
 
+def on_links(
+    links: NDArray[np.integer],
+    rate: NDArray[np.float64],
+    since: NDArray[np.float64],
+    until: NDArray[np.float64],
+) -> Flows:
+    """Flows of one link each."""
+    return Flows(np.arange(len(links) + 1), links.astype(np.int32), rate, since, until)
+
+
+def join_flows(*flows: Flows) -> Flows:
+    """All flows of several sets."""
+    shift = np.cumsum([0] + [len(own.links) for own in flows])
+    return Flows(
+        np.concatenate([[0], *(own.start[1:] + s for own, s in zip(flows, shift))]).astype(np.int64),
+        *(
+            np.concatenate([getattr(own, name) for own in flows])
+            for name in ("links", "rate", "since", "until")
+        ),
+    )
+
+
 class Taken(NamedTuple):
     """What flows take of m links: of link e, ``rate[k]`` bytes/s from ``time[k]`` (s) on until ``time[k+1]``, for k
     from ``start[e]`` up to ``start[e+1]``; nothing before the first and after the last, whose rate is 0.
@@ -63,10 +86,67 @@ def taken_by(flows: Flows, num_links: int) -> Taken:
     rate -= np.repeat(np.concatenate(([0.0], rate[first[1:] - 1])), np.diff(np.append(first, len(link))))
     rate[np.abs(rate) <= 1e-12 * np.abs(change).max()] = 0.0
     # What ends where the next begins does so to rounding.
-    apart = np.diff(time) > 1e-12 * time.max()
+    apart = np.diff(time) > 1e-12 * time[np.isfinite(time)].max(initial=0.0)
     last = np.concatenate(((link[1:] != link[:-1]) | apart, [True]))
     link, time, rate = link[last], time[last], rate[last]
     return Taken(np.searchsorted(link, np.arange(num_links + 1)).astype(np.int64), time, rate)
+
+
+@borrowing()
+def _interval_of(start: NDArray[np.int64], times: NDArray[np.float64], link: int, time: float) -> int:
+    """The last entry of what flows take of a link that begins by ``time``, or the one before the link's first."""
+    low, high = start[link] - 1, start[link + 1]
+    while high - low > 1:
+        middle = (low + high) // 2
+        if times[middle] <= time:
+            low = middle
+        else:
+            high = middle
+    return low
+
+
+@borrowing()
+def most_taken(
+    start: NDArray[np.int64],
+    times: NDArray[np.float64],
+    rates: NDArray[np.float64],
+    link: int,
+    begin: float,
+    end: float,
+) -> float:
+    """The most that flows take of a link at any moment from ``begin`` to ``end`` (s), bytes/s.
+
+    ``start``, ``times`` and ``rates`` are the columns of a ``Taken``.
+    """
+    first, last = start[link], start[link + 1]
+    if first == last:
+        return 0.0
+    k = _interval_of(start, times, link, begin)
+    most = rates[k] if k >= first else 0.0
+    k += 1
+    while k < last and times[k] < end:
+        most = max(most, rates[k])
+        k += 1
+    return most
+
+
+@borrowing()
+def next_fall(
+    start: NDArray[np.int64], times: NDArray[np.float64], rates: NDArray[np.float64], link: int, time: float
+) -> float:
+    """The first moment (s) after ``time`` from which flows take less of a link than before, or infinity."""
+    first, last = start[link], start[link + 1]
+    if first == last:
+        return np.inf
+    k = _interval_of(start, times, link, time)
+    before = rates[k] if k >= first else 0.0
+    k += 1
+    while k < last:
+        if rates[k] < before:
+            return times[k]
+        before = rates[k]
+        k += 1
+    return np.inf
 
 
 def falls(taken: Taken) -> NDArray[np.int64]:

@@ -1,12 +1,13 @@
 """From a broadcast plan to a whole AllReduce: the reduce half is the broadcast half, backwards in time."""
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from gnnsched.collective.schedule import BROADCAST, REDUCE, Schedule, Transfers
+from gnnsched.collective.schedule import BROADCAST, REDUCE, Schedule, Transfers, join_transfers
 from gnnsched.topology import Topology
 
 
@@ -60,19 +61,13 @@ def join_halves(
     """
     reduce = mirror(topology, reduce_plan)
     turn = float(reduce.end.max()) if len(reduce) else 0.0
-    both = Transfers(
-        phase=np.concatenate((reduce.phase, np.full(len(broadcast_plan), BROADCAST, np.uint8))),
-        chunk=np.concatenate((reduce.chunk, broadcast_plan.chunk)),
-        source=np.concatenate((reduce.source, broadcast_plan.source)),
-        target=np.concatenate((reduce.target, broadcast_plan.target)),
-        path_start=np.concatenate(
-            (reduce.path_start, broadcast_plan.path_start[1:] + reduce.path_start[-1])
-        ).astype(np.int64),
-        path_links=np.concatenate((reduce.path_links, broadcast_plan.path_links)).astype(np.int32),
-        rate=np.concatenate((reduce.rate, broadcast_plan.rate)),
-        start=np.concatenate((reduce.start, broadcast_plan.start + turn)),
-        end=np.concatenate((reduce.end, broadcast_plan.end + turn)),
+    later = replace(
+        broadcast_plan,
+        phase=np.full(len(broadcast_plan), BROADCAST, np.uint8),
+        start=broadcast_plan.start + turn,
+        end=broadcast_plan.end + turn,
     )
+    both = join_transfers(reduce, later)
     return Schedule(topology, float(message_bytes), np.asarray(roots, np.int32), both, dict(planner))
 
 

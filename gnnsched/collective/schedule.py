@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from gnnsched.collective.flows import NO_FLOWS, Flows
 from gnnsched.topology import Topology
 
 REDUCE = 0
@@ -38,13 +39,29 @@ class Transfers:
     def __len__(self) -> int:
         return len(self.chunk)
 
+    @classmethod
+    def none(cls) -> "Transfers":
+        """No transfers."""
+        ints, reals = np.zeros(0, np.int32), np.zeros(0)
+        return cls(np.zeros(0, np.uint8), ints, ints, ints, np.zeros(1, np.int64), ints, reals, reals, reals)
+
+
+def join_transfers(first: Transfers, second: Transfers) -> Transfers:
+    """The transfers of both, one after the other."""
+    names = ("phase", "chunk", "source", "target", "path_links", "rate", "start", "end")
+    columns = {name: np.concatenate((getattr(first, name), getattr(second, name))) for name in names}
+    path_start = np.concatenate((first.path_start, second.path_start[1:] + first.path_start[-1]))
+    return Transfers(path_start=path_start.astype(np.int64), **columns)
+
 
 @dataclass(frozen=True, eq=False)
 class Schedule:
     """All transfers of one AllReduce of ``message_bytes`` bytes on ``topology``.
 
     ``roots`` int32 (C,): node index of each chunk's root; every chunk has message_bytes / C bytes.
-    ``planner`` says who made it (``{"name": ...}`` and whatever else helps to make it again).
+    ``planner`` says who made it (``{"name": ...}`` and whatever else helps to make it again). ``flows``: in-flight
+    flows beside which it runs. ``ready`` (num_nodes,): seconds from when on each server's own contribution is there;
+    None: all from time 0 on.
     """
 
     topology: Topology
@@ -52,6 +69,8 @@ class Schedule:
     roots: NDArray[np.int32]
     transfers: Transfers
     planner: Mapping[str, Any] = field(default_factory=dict)
+    flows: Flows = NO_FLOWS
+    ready: NDArray[np.float64] | None = None
 
     @property
     def num_chunks(self) -> int:

@@ -1,9 +1,9 @@
 """How long a schedule takes: a replay by its order, on its own network or on a disturbed one.
 
 A transfer starts at the latest of its start in the file, the moment its data is there, and the moment each of
-its links has the rate left behind all transfers that come earlier in that link's order, which is the order in
-which the plan lets them begin on that link (ties: the lower index). Nobody overtakes. So a right schedule
-simulates to its planned times, and one on slower links shows what the disturbance costs.
+its links has the rate left beside in-flight flows and behind all transfers that come earlier in that link's order,
+which is the order in which the plan lets them begin on that link (ties: the lower index). Nobody overtakes. So a
+right schedule simulates to its planned times, and one on slower links shows what the disturbance costs.
 """
 
 from dataclasses import dataclass
@@ -12,6 +12,7 @@ import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
+from gnnsched.collective.flows import most_taken, next_fall, taken_by
 from gnnsched.collective.ordering import data_groups, occupancies, read_only
 from gnnsched.collective.schedule import Schedule
 from gnnsched.topology import InputError, Topology
@@ -59,6 +60,7 @@ def simulate(schedule: Schedule, topology: Topology | None = None) -> Simulation
     duration = schedule.chunk_bytes / rate
     start = t.start.copy()
     same_time = _SAME_TIME * schedule.makespan
+    taken = taken_by(schedule.flows, network.num_links)
     stuck = _replay(
         order,
         t.path_start,
@@ -74,6 +76,7 @@ def simulate(schedule: Schedule, topology: Topology | None = None) -> Simulation
         feeds,
         needs,
         groups,
+        *taken,
         start,
         same_time,
         min(_MOST_PASSES, max(20, _MOST_VISITS // max(1, len(t.path_links)))),
@@ -81,8 +84,8 @@ def simulate(schedule: Schedule, topology: Topology | None = None) -> Simulation
     truncated = None
     if stuck >= 0:
         truncated = (
-            f"the order of the transfers cannot be kept with these latencies: transfer {stuck} and others "
-            "wait for each other"
+            f"the order of the transfers cannot be kept with these latencies and flows: transfer {stuck} and others "
+            "wait for each other, or for ever"
         )
     return summarise(schedule, network, start, start + delay + duration, truncated)
 
@@ -171,6 +174,9 @@ def _replay(
     feeds: NDArray,
     needs: NDArray,
     groups: int,
+    taken_start: NDArray,
+    taken_time: NDArray,
+    taken_rate: NDArray,
     start: NDArray,
     same_time: float,
     most_passes: int,
@@ -218,24 +224,28 @@ def _replay(
                 e = path_links[k]
                 p = place[k]
                 at = t + offset
-                if p > first[e]:
-                    if begin[p - 1] > at + same_time:
-                        at = begin[p - 1]
-                    limit = bandwidth[e] * (1 + 1e-9) - rate[i]
-                    while True:
-                        load = 0.0
-                        release = np.inf
-                        q = p - 1
-                        while q >= first[e] and latest[q] > at + same_time:
-                            if until[q] > at + same_time:
-                                load += taken[q]
-                                release = min(release, until[q])
-                            q -= 1
-                        if load <= limit:
-                            break
-                        at = release
-                    if at > t + offset + same_time:
-                        t = at - offset
+                if p > first[e] and begin[p - 1] > at + same_time:
+                    at = begin[p - 1]
+                limit = bandwidth[e] * (1 + 1e-9) - rate[i]
+                while True:
+                    # Flows that begin while the transfer is under way count from its start on.
+                    load = most_taken(
+                        taken_start, taken_time, taken_rate, e, at + same_time, at + duration[i] - same_time
+                    )
+                    release = np.inf if load == 0.0 else next_fall(taken_start, taken_time, taken_rate, e, at)
+                    q = p - 1
+                    while q >= first[e] and latest[q] > at + same_time:
+                        if until[q] > at + same_time:
+                            load += taken[q]
+                            release = min(release, until[q])
+                        q -= 1
+                    if load <= limit:
+                        break
+                    if release == np.inf:
+                        return i  # flows leave it too little for ever
+                    at = release
+                if at > t + offset + same_time:
+                    t = at - offset
                 offset += latency[e]
             if t > start[i]:
                 moved = i

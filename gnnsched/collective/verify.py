@@ -100,11 +100,38 @@ def _malformed(schedule: Schedule) -> str | None:
     if len(odd):
         i = int(np.searchsorted(starts, odd[0], side="right")) - 1
         return f"transfer {i}: its path is not in the topology: no link {t.path_links[odd[0]]}"
+    fault = _malformed_surroundings(schedule)
+    if fault is not None:
+        return fault
     for chunk, root in enumerate(schedule.roots.tolist()):
         if not 0 <= root < topology.num_nodes:
             return f"chunk {chunk}: root {root} does not exist"
         if topology.is_switch[root]:
             return f"chunk {chunk}: its root {_name(schedule, root)} is a switch, which holds nothing"
+    return None
+
+
+def _malformed_surroundings(schedule: Schedule) -> str | None:
+    """Flows and ready times that say nothing."""
+    flows, ready, topology = schedule.flows, schedule.ready, schedule.topology
+    if len({len(flows.rate), len(flows.since), len(flows.until), len(flows.start) - 1}) > 1:
+        return "the columns of its in-flight flows are of unequal length"
+    if flows.start[0] != 0 or (np.diff(flows.start) < 0).any() or flows.start[-1] != len(flows.links):
+        return "the links of its in-flight flows are not divided among them"
+    odd = np.flatnonzero((flows.links < 0) | (flows.links >= topology.num_links))
+    if len(odd):
+        return f"in-flight flow {flows.crossing[odd[0]]}: no link {flows.links[odd[0]]}"
+    odd = np.flatnonzero(
+        ~(np.isfinite(flows.rate) & (flows.rate > 0) & np.isfinite(flows.since) & (flows.until > flows.since))
+    )
+    if len(odd):
+        return f"in-flight flow {odd[0]}: its rate or its times are no positive numbers"
+    if ready is not None:
+        if len(ready) != topology.num_nodes:
+            return f"it has {len(ready)} ready times for {topology.num_nodes} nodes"
+        odd = np.flatnonzero(~(np.isfinite(ready) & (ready >= 0)))
+        if len(odd):
+            return f"the ready time of {_name(schedule, odd[0])} is {ready[odd[0]]} s"
     return None
 
 
@@ -161,19 +188,31 @@ def _any_per(owner: NDArray[np.int64], wrong: NDArray[np.bool_], count: int) -> 
 
 def _overload(schedule: Schedule, tolerance: float) -> str | None:
     """The link that is above its bandwidth first, and the transfers on it then."""
-    t, topology = schedule.transfers, schedule.topology
+    t, topology, flows = schedule.transfers, schedule.topology, schedule.flows
     order = np.argsort(t.start, kind="stable")
     owner, offset, first, grouped = occupancies(
         t.path_start, t.path_links, topology.latency, t.start, order, topology.num_links
     )
     begin = t.start[owner] + offset
     end = begin + schedule.chunk_bytes / t.rate[owner]
+    rate = t.rate[owner]
+    if flows.num_flows:
+        # An in-flight flow occupies each of its links like a transfer, one without a number.
+        crossing = flows.crossing
+        owner = np.concatenate((owner, -1 - crossing))
+        begin, end = (
+            np.concatenate((own, of_flow[crossing]))
+            for own, of_flow in ((begin, flows.since), (end, flows.until))
+        )
+        rate = np.concatenate((rate, flows.rate[crossing]))
+        links = np.concatenate((t.path_links, flows.links))
+        first, grouped = group_by_key(links, np.argsort(begin, kind="stable"), topology.num_links)
     when, link = _first_overload(
         first,
         grouped,
         begin,
         end,
-        t.rate[owner],
+        rate,
         topology.bandwidth,
         tolerance,
         tolerance * schedule.makespan,
@@ -181,14 +220,15 @@ def _overload(schedule: Schedule, tolerance: float) -> str | None:
     if link < 0:
         return None
     here = grouped[first[link] : first[link + 1]]
-    on = [int(i) for i in owner[here[(begin[here] <= when) & (end[here] > when)]]]
-    more = f" and {len(on) - 4} more" if len(on) > 4 else ""
-    total = float(t.rate[on].sum())
+    here = here[(begin[here] <= when) & (end[here] > when)]
+    total = float(rate[here].sum())
+    on = [_describe(schedule, i) if i >= 0 else f"in-flight flow {-1 - i}" for i in owner[here[:4]].tolist()]
+    more = f" and {len(here) - 4} more" if len(here) > 4 else ""
     ends_of_link = [_name(schedule, node[link]) for node in (topology.link_source, topology.link_target)]
     return (
         f"link {' -> '.join(ends_of_link)} "
         f"carries {total:.6g} bytes/s of its {topology.bandwidth[link]:.6g} from {when:.9g} s on: "
-        f"{', '.join(_describe(schedule, i) for i in on[:4])}{more}"
+        f"{', '.join(on)}{more}"
     )
 
 
@@ -255,6 +295,7 @@ def _wrong_data(schedule: Schedule, tolerance: float) -> str | None:
         np.argsort(t.start, kind="stable"),
         schedule.roots,
         topology.is_participant,
+        np.zeros(topology.num_nodes) if schedule.ready is None else schedule.ready,
         slack,
     )
     total = len(topology.participants)
@@ -293,6 +334,7 @@ def _walk_chunks(
     order: NDArray,
     roots: NDArray,
     is_participant: NDArray,
+    ready: NDArray,
     slack: float,
 ) -> tuple[int, int, int, int]:
     """Follow the contributions chunk by chunk: (reason, chunk, transfer or node, contributions there)."""
@@ -303,16 +345,22 @@ def _walk_chunks(
     total = 0
     for v in range(nodes):
         total += is_participant[v]
+    # Participants in the order in which their contributions are there.
+    late = np.argsort(ready, kind="mergesort")
     held = np.empty(nodes, np.int64)  # contributions that wait at each server
     final = np.empty(nodes, np.bool_)
     carried = np.zeros(len(chunk), np.int64)  # contributions that each reduce transfer takes along
     for c in range(len(roots)):
         root = roots[c]
         for v in range(nodes):
-            held[v] = is_participant[v]
+            held[v] = 0
             final[v] = False
-        i, j = first[c], first[c]
+        i, j, k = first[c], first[c], 0
         while True:
+            moment = np.inf if i == first[c + 1] else start[starts[i]] + slack
+            while k < nodes and ready[late[k]] <= moment:
+                held[late[k]] += is_participant[late[k]]
+                k += 1
             if held[root] == total:
                 final[root] = True
                 held[root] = 0  # reducing a final value once more would count it twice

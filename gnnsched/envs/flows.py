@@ -1,10 +1,7 @@
-"""Random in-flight flows for an episode to start with, and how fast a plan can be beside flows."""
-
-from dataclasses import replace
+"""Random in-flight flows for an episode to start with."""
 
 import numpy as np
 
-from gnnsched.collective.all_gather_bound import all_gather_bound
 from gnnsched.collective.decode.paths import Paths
 from gnnsched.collective.flows import Flows
 from gnnsched.topology import Topology
@@ -41,32 +38,3 @@ def draw_flows(
         np.array(since),
         np.array(until),
     )
-
-
-def all_gather_bound_under(topology: Topology, message_bytes: float, flows: Flows) -> float:
-    """Seconds in which every participant can have every participant's M/N bytes, latency left out, beside flows.
-
-    The least T at which no cut is worse than T where each link counts with what the flows leave of it on the mean over
-    [0, T]: more time means more room, so that bisection finds it, to a millionth, from below. Infinite as
-    ``all_gather_bound`` is.
-    """
-    low = high = all_gather_bound(topology, message_bytes)
-    if not flows.num_flows or not 0.0 < low < np.inf:
-        return low
-    crossed = flows.crossing
-
-    def enough(moment: float) -> bool:
-        seconds = (flows.rate * (np.minimum(flows.until, moment) - np.minimum(flows.since, moment)))[crossed]
-        taken = np.bincount(flows.links, seconds, topology.num_links) / moment
-        # A link that is taken whole keeps next to nothing, as links without bandwidth are not known.
-        left = np.maximum(topology.bandwidth - taken, 1e-9 * topology.bandwidth)
-        return all_gather_bound(replace(topology, bandwidth=left), message_bytes) <= moment
-
-    if enough(low):
-        return low
-    while not enough(high):
-        low, high = high, 2.0 * high
-    while high > low * (1.0 + 1e-6):
-        middle = (low + high) / 2.0
-        low, high = (low, middle) if enough(middle) else (middle, high)
-    return low

@@ -11,7 +11,8 @@ from gnnsched.collective.schedule import Schedule
 from gnnsched.collective.simulator import simulate
 from gnnsched.collective.verify import verify
 from gnnsched.planning.checkpoints import load_policy
-from gnnsched.planning.schedulers import SCHEDULERS, PathCache, check_numbers, schedule_with
+from gnnsched.planning.halves import PathCache
+from gnnsched.planning.schedulers import SCHEDULERS, check_numbers, schedule_with
 from gnnsched.planning.search import NEAR_BOUND, PLANNERS, Rung, Search
 from gnnsched.topology import InputError, Topology
 

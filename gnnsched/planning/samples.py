@@ -70,7 +70,7 @@ class Sampler:
 
     ``score``: scores of an instance. ``learned``: its samples differ in kind; else the first takes the best choice
     each time and the others break its ties at random. ``packings``: how many tree packings the samples go round.
-    ``shape``: name of the ``Shape`` that all samples follow instead of packings.
+    ``shape``: name of the ``Shape`` that all samples follow instead of packings. ``blind``: as of ``Instance``.
     """
 
     score: Callable[[Instance], Scores]
@@ -78,6 +78,7 @@ class Sampler:
     learned: bool = False
     packings: int = PACKINGS
     shape: str | None = None
+    blind: bool = False
 
     def trees(self, sample: int) -> int | str:
         """What guides the sample: the number of a tree packing or the name of a shape."""

@@ -11,7 +11,8 @@ from scipy.sparse.csgraph import shortest_path
 from gnnsched.collective.baselines import CLASSICAL
 from gnnsched.collective.decode.decoder import Stopped
 from gnnsched.collective.decode.shapes import CHAIN, CHAIN_BY_ID, DIRECT, FARTHEST
-from gnnsched.planning.schedulers import PathCache, Sampled, schedule_with
+from gnnsched.planning.halves import PathCache
+from gnnsched.planning.schedulers import Sampled, schedule_with
 from gnnsched.topology import Topology
 
 if TYPE_CHECKING:

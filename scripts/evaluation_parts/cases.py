@@ -23,7 +23,8 @@ from gnnsched.collective.decode.presets import (
 )
 from gnnsched.collective.decode.problem import NO_FLOWS, Flows
 from gnnsched.collective.decode.shapes import Shape
-from gnnsched.envs.flows import all_gather_bound_under, draw_flows
+from gnnsched.collective.flows_bound import all_gather_bound_under
+from gnnsched.envs.flows import draw_flows
 from gnnsched.models.policy import Policy
 from gnnsched.planning.samples import Sampler
 from gnnsched.topology import Topology

@@ -7,8 +7,9 @@ from gnnsched.collective.all_gather_bound import all_gather_bound
 from gnnsched.collective.decode.decoder import Decoding, Instance
 from gnnsched.collective.decode.paths import candidate_paths
 from gnnsched.collective.decode.presets import greedy_scores, linear_scores
-from gnnsched.collective.flows import NO_FLOWS, Flows
-from gnnsched.envs.flows import all_gather_bound_under, draw_flows
+from gnnsched.collective.flows import NO_FLOWS, Flows, on_links
+from gnnsched.collective.flows_bound import all_gather_bound_under, entry_bound_under
+from gnnsched.envs.flows import draw_flows
 from gnnsched.topology.generators import random_heterogeneous, star
 
 MESSAGE = 3e9
@@ -64,3 +65,21 @@ def test_no_plan_is_faster(seed: int) -> None:
         for sample in range(4):
             episode = instance.decode(score(instance), Decoding(), np.random.default_rng(sample))
             assert episode.makespan >= bound * (1 - 1e-5)
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_the_bound_of_entries_is_below_that_of_all_cuts(seed: int) -> None:
+    """And both are infinite where flows leave nothing for ever."""
+    rng = np.random.default_rng(seed)
+    network = random_heterogeneous(rng, max_servers=8)
+    plain = all_gather_bound(network, MESSAGE)
+    flows = draw_flows(network, candidate_paths(network), 4, plain, rng)
+    entering = np.zeros(network.num_nodes)
+    count = len(network.participants)
+    entering[network.participants] = MESSAGE * (count - 1) / count
+    found = entry_bound_under(network, entering, flows)
+    assert 0.0 < found <= all_gather_bound_under(network, MESSAGE, flows) * (1 + 1e-3)
+    into = np.flatnonzero(network.link_target == network.participants[0])
+    shut = on_links(into, network.bandwidth[into], np.zeros(len(into)), np.full(len(into), np.inf))
+    assert entry_bound_under(network, entering, shut) == np.inf
+    assert all_gather_bound_under(network, MESSAGE, shut) == np.inf

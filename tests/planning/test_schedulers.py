@@ -18,8 +18,8 @@ from gnnsched.collective.decode.decoder import Stopped
 from gnnsched.collective.schedule import Schedule
 from gnnsched.collective.simulator import simulate
 from gnnsched.collective.verify import verify
-from gnnsched.planning import SCHEDULERS, compare, plan, schedule_with, schedulers
-from gnnsched.planning.schedulers import PathCache
+from gnnsched.planning import SCHEDULERS, compare, halves, plan, schedule_with
+from gnnsched.planning.halves import PathCache
 from gnnsched.topology import InputError, Topology
 from gnnsched.topology.builder import NetworkBuilder
 from gnnsched.topology.generators import dgx, dumbbell, random_heterogeneous
@@ -231,13 +231,13 @@ def test_an_optional_plan_is_given_up_at_the_deadline(network: Topology) -> None
 def test_paths_are_searched_once_for_each_direction(monkeypatch: pytest.MonkeyPatch) -> None:
     """One-way networks plan each half on its own, and all chunk counts share both halves' paths."""
     searched = []
-    original = schedulers.candidate_paths
+    original = halves.candidate_paths
 
     def counted(topology: Topology) -> object:
         searched.append(topology)
         return original(topology)
 
-    monkeypatch.setattr(schedulers, "candidate_paths", counted)
+    monkeypatch.setattr(halves, "candidate_paths", counted)
     cache = PathCache()
     for network, expected in ((one_way_ring(), 2), (dgx(2, 2), 3)):
         for count in (1, 2, 4):

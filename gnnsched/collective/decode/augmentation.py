@@ -3,8 +3,8 @@
 import numpy as np
 from numpy.typing import NDArray
 
+from gnnsched.collective.compiling import borrowing
 from gnnsched.collective.decode.choice import NONE, Rules, Scores, choose_chunk
-from gnnsched.collective.decode.compiling import borrowing
 from gnnsched.collective.decode.learn import Tape
 from gnnsched.collective.decode.moves import book, release_slot, start_transfer, take_back
 from gnnsched.collective.decode.opening import left_for, opening

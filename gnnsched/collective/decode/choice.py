@@ -5,7 +5,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from gnnsched.collective.decode.compiling import borrowing
+from gnnsched.collective.compiling import borrowing
 from gnnsched.collective.decode.learn import Tape, learn_choice
 from gnnsched.collective.decode.opening import opening, whole_opening
 from gnnsched.collective.decode.problem import Problem

@@ -17,6 +17,7 @@ from gnnsched.collective.decode.relays import worth_keeping
 from gnnsched.collective.decode.shapes import Shape
 from gnnsched.collective.decode.state import CHOICE, COMMITTED, PICK, STRAYED, State, new_state
 from gnnsched.collective.flows import NO_FLOWS, Flows
+from gnnsched.collective.flows_bound import entry_bound_under
 from gnnsched.collective.schedule import BROADCAST, Transfers
 from gnnsched.topology import InputError, Topology
 
@@ -74,7 +75,8 @@ class Instance:
 
     ``seed`` fixes the packing and the chunks' random priorities of an instance; ``flows`` are in-flight flows.
     ``root``: node index of the server that all chunks come from, C = ``chunks_per_server`` then. ``shape``: made for as
-    many chunks, whose trees and paths are taken instead of packing some.
+    many chunks, whose trees and paths are taken instead of packing some. ``blind``: the flows are there for the event
+    loop alone, and neither trees nor scores know of them.
     """
 
     def __init__(
@@ -87,6 +89,7 @@ class Instance:
         flows: Flows = NO_FLOWS,
         root: int | None = None,
         shape: Shape | None = None,
+        blind: bool = False,
     ) -> None:
         if chunks_per_server < 1:
             raise InputError(f"chunks per server: {chunks_per_server} is below 1; ask for at least one")
@@ -101,15 +104,21 @@ class Instance:
         self.chunk_bytes = message_bytes / len(self.roots)
         self.chunks_per_server = chunks_per_server
         self._shaped = shape is not None
-        self.flows = flows
-        trees = self._pack(flows, seed) if shape is None else shape.trees(self.chunk_bytes)
+        self.flows = NO_FLOWS if blind else flows
+        trees = self._pack(self.flows, seed) if shape is None else shape.trees(self.chunk_bytes)
         self.packed_load = trees.load
         self.problem: Problem = make_problem(topology, self.paths, self.chunk_bytes, self.roots, trees, flows)
 
     def _pack(self, flows: Flows, seed: int) -> Trees:
         bandwidth = self.topology.bandwidth
-        crossed = (flows.rate * (flows.until - flows.since))[flows.crossing]
-        taken = np.bincount(flows.links, crossed, len(bandwidth)) / bandwidth
+        taken = np.zeros(len(bandwidth))
+        if flows.num_flows:
+            # What they do after the plan is over is in nobody's way.
+            end = self._least_end(flows)
+            seconds = np.minimum(flows.until, end) - np.minimum(flows.since, end)
+            taken = (
+                np.bincount(flows.links, (flows.rate * seconds)[flows.crossing], len(bandwidth)) / bandwidth
+            )
         return pack_trees(
             self.paths,
             bandwidth,
@@ -119,6 +128,15 @@ class Instance:
             taken,
             np.random.default_rng([seed, 1]),
         )
+
+    def _least_end(self, flows: Flows) -> float:
+        """Seconds that the plan takes at least, as chunks must enter the participants beside the flows."""
+        entering = np.zeros(self.topology.num_nodes)
+        members = self.paths.nodes[self.participants]
+        entering[members] = len(self.roots) * self.chunk_bytes
+        np.subtract.at(entering, self.paths.nodes[self.roots], self.chunk_bytes)
+        entering[~self.topology.is_participant] = 0.0
+        return entry_bound_under(self.topology, entering, flows)
 
     @cached_property
     def root_nodes(self) -> NDArray[np.int32]:

@@ -12,7 +12,7 @@ import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
-from gnnsched.collective.decode.compiling import borrowing
+from gnnsched.collective.compiling import borrowing
 from gnnsched.collective.decode.problem import (
     CHUNK_FEATURES,
     NEARNESS_FLOOR,

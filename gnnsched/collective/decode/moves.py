@@ -2,8 +2,8 @@
 
 import numpy as np
 
+from gnnsched.collective.compiling import borrowing
 from gnnsched.collective.decode.choice import REPLAY, Rules, Scores
-from gnnsched.collective.decode.compiling import borrowing
 from gnnsched.collective.decode.learn import Tape, enter_nearness, leave_nearness
 from gnnsched.collective.decode.problem import Problem
 from gnnsched.collective.decode.state import (

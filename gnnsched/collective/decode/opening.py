@@ -2,54 +2,22 @@
 
 import numpy as np
 
-from gnnsched.collective.decode.compiling import borrowing
+from gnnsched.collective.compiling import borrowing
 from gnnsched.collective.decode.problem import Problem
 from gnnsched.collective.decode.state import FLOOR, FULL, NOW, TOLERANCE, WHOLE, WINDOW, State
+from gnnsched.collective.flows import most_taken, next_fall
 
 
 @borrowing()
-def interval_of(pr: Problem, link: int, time: float) -> int:
-    """The last entry of what flows take of a link that begins by ``time``, or the one before the link's first."""
-    low, high = pr.taken_start[link] - 1, pr.taken_start[link + 1]
-    while high - low > 1:
-        middle = (low + high) // 2
-        if pr.taken_time[middle] <= time:
-            low = middle
-        else:
-            high = middle
-    return low
-
-
-@borrowing()
-def most_taken(pr: Problem, link: int, begin: float, end: float) -> float:
+def taken_most(pr: Problem, link: int, begin: float, end: float) -> float:
     """The most that flows take of a link at any moment from ``begin`` to ``end`` (s), bytes/s."""
-    first, last = pr.taken_start[link], pr.taken_start[link + 1]
-    if first == last:
-        return 0.0
-    k = interval_of(pr, link, begin)
-    most = pr.taken_rate[k] if k >= first else 0.0
-    k += 1
-    while k < last and pr.taken_time[k] < end:
-        most = max(most, pr.taken_rate[k])
-        k += 1
-    return most
+    return most_taken(pr.taken_start, pr.taken_time, pr.taken_rate, link, begin, end)
 
 
 @borrowing()
-def next_fall(pr: Problem, link: int, time: float) -> float:
+def taken_less(pr: Problem, link: int, time: float) -> float:
     """The first moment (s) after ``time`` from which flows take less of a link than before, or infinity."""
-    first, last = pr.taken_start[link], pr.taken_start[link + 1]
-    if first == last:
-        return np.inf
-    k = interval_of(pr, link, time)
-    before = pr.taken_rate[k] if k >= first else 0.0
-    k += 1
-    while k < last:
-        if pr.taken_rate[k] < before:
-            return pr.taken_time[k]
-        before = pr.taken_rate[k]
-        k += 1
-    return np.inf
+    return next_fall(pr.taken_start, pr.taken_time, pr.taken_rate, link, time)
 
 
 @borrowing()
@@ -66,7 +34,7 @@ def left_from(pr: Problem, st: State, link: int, time: float) -> float:
 @borrowing()
 def left_for(pr: Problem, st: State, link: int, time: float, rate: float) -> float:
     """Rate left on a link from ``time`` on for as long as a chunk takes at ``rate`` (bytes/s)."""
-    return left_from(pr, st, link, time) - most_taken(pr, link, time, time + pr.chunk_bytes[0] / rate)
+    return left_from(pr, st, link, time) - taken_most(pr, link, time, time + pr.chunk_bytes[0] / rate)
 
 
 @borrowing()
@@ -80,7 +48,7 @@ def beside_flows(pr: Problem, st: State, path: int, start: float, left: float) -
         least = left
         for k in range(pr.start[path], pr.start[path + 1]):
             time = start + pr.offset[k]
-            most = most_taken(pr, pr.links[k], time + st.real[TOLERANCE], time + seconds)
+            most = taken_most(pr, pr.links[k], time + st.real[TOLERANCE], time + seconds)
             if most > 0.0:
                 least = min(least, left_from(pr, st, pr.links[k], time + st.real[TOLERANCE]) - most)
         if least >= left * WHOLE:
@@ -115,7 +83,7 @@ def opening(pr: Problem, st: State, path: int) -> tuple[float, float]:
         for k in range(first, last):
             time = start + pr.offset[k] + st.real[TOLERANCE]
             if flows:
-                following = min(following, next_fall(pr, pr.links[k], time) - pr.offset[k])
+                following = min(following, taken_less(pr, pr.links[k], time) - pr.offset[k])
             booking = st.head[pr.links[k]]
             if booking < 0:
                 continue
@@ -153,8 +121,8 @@ def whole_opening(pr: Problem, st: State, path: int) -> float:
                 booking = st.next[booking]
             time = moment + pr.offset[k] + st.real[TOLERANCE]
             if flows:
-                free -= most_taken(pr, pr.links[k], time, time + pr.chunk_bytes[0] / pr.rate[path])
-                following = min(following, next_fall(pr, pr.links[k], time) - pr.offset[k])
+                free -= taken_most(pr, pr.links[k], time, time + pr.chunk_bytes[0] / pr.rate[path])
+                following = min(following, taken_less(pr, pr.links[k], time) - pr.offset[k])
             if free < pr.rate[path] * WHOLE:
                 whole = False
         if whole or following == np.inf:

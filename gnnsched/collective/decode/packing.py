@@ -10,7 +10,7 @@ import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
-from gnnsched.collective.decode.compiling import borrowing
+from gnnsched.collective.compiling import borrowing
 from gnnsched.collective.decode.paths import Paths
 
 # Rounds in which servers get cheaper parents: as many as this many looks at a path allow, within bounds.

@@ -10,7 +10,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from gnnsched.collective.decode.compiling import borrowing
+from gnnsched.collective.compiling import borrowing
 from gnnsched.collective.decode.problem import CHUNK_FEATURES, NEARNESS_FLOOR, NEARNESS_HEADS, Problem
 
 Floats = NDArray[np.float64]

@@ -1,4 +1,4 @@
-"""How the decoder's small functions are compiled: without counting references to the arrays that they borrow."""
+"""How small functions of event loops are compiled: without counting references to the arrays that they borrow."""
 
 from collections.abc import Callable
 from typing import TypeVar
