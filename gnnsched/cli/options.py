@@ -5,9 +5,12 @@ import os
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 from tyro.conf import Positional, arg
+
+if TYPE_CHECKING:
+    from gnnsched.topology import Topology
 
 NetworkFile = Positional[Annotated[Path, arg(metavar="TOPOLOGY")]]
 NetworkFiles = Positional[Annotated[tuple[Path, ...], arg(metavar="TOPOLOGY")]]
@@ -26,6 +29,22 @@ def message_bytes(text: str) -> int:
         return parse_size(text)
     except InputError as error:
         raise InputError(f"--message-size: {error}") from None
+
+
+def taking_part(topology: "Topology", names: str | None) -> "Topology":
+    """The topology with the participants of ``--participants``: ids, separated by commas."""
+    from gnnsched.topology import InputError
+
+    if names is None:
+        return topology
+    # Ids that are no strings are named as they are written.
+    index = {str(node): i for i, node in enumerate(topology.node_ids)}
+    chosen = []
+    for name in names.split(","):
+        if name.strip() not in index:
+            raise InputError(f"--participants: the topology has no node {name.strip()!r}; use its ids")
+        chosen.append(index[name.strip()])
+    return topology.with_participants(chosen)
 
 
 def check_output(path: Path, suffixes: Sequence[str]) -> None:

@@ -79,7 +79,7 @@ def simulation_facts(schedule: "Schedule", result: "SimulationResult") -> dict[s
     from gnnsched.topology.network import portable_id
 
     topology = schedule.topology
-    bound = bounds(topology, schedule.message_bytes, lp_time_limit=0.0).bound_s
+    bound = bounds(topology, schedule.message_bytes, 0.0, schedule.flows, schedule.ready).bound_s
     ids = [portable_id(node) for node in topology.node_ids]
     links = [
         {"source": ids[s], "target": ids[d], "bandwidth_Bps": bandwidth, "busy_s": busy}

@@ -13,6 +13,7 @@ from gnnsched.cli.options import (
     check_device,
     check_output,
     message_bytes,
+    taking_part,
 )
 from gnnsched.cli.progress import Progress
 from gnnsched.cli.tables import bandwidth_text, counted, ratio_text, table
@@ -51,6 +52,13 @@ class Schedule:
     """Of all random choices."""
     device: str = "cpu"
     """Where the policy's network runs: cpu or cuda."""
+    participants: Annotated[str | None, arg(metavar="ID,ID,...")] = None
+    """Servers that take part, the others relay (default: those of the topology)."""
+    in_flight: Annotated[Path | None, arg(metavar="FLOWS.json")] = None
+    """Traffic that is under way: {"flows": [{"path": [id, ...], "rate": "50Gbps", "bytes_left": "10GiB", "start":
+    "1ms"}, ...]}, or source and target instead of a path."""
+    ready: Annotated[Path | None, arg(metavar="READY.json")] = None
+    """Servers that are late: {"ready": [{"server": id, "at": "2ms"}, ...]}."""
     json: bool = False
     """Print one JSON object."""
     plot: Annotated[Path | None, arg(metavar="FILE.png")] = None
@@ -63,10 +71,14 @@ class Schedule:
         from gnnsched.topology.formats import load_topology
 
         size = message_bytes(self.message_size)
-        topology = load_topology(self.topology)
+        topology = taking_part(load_topology(self.topology), self.participants)
+        from gnnsched.collective.flows import NO_FLOWS
         from gnnsched.collective.schedule_io import dump_schedule
+        from gnnsched.collective.traffic_file import load_flows, load_ready
         from gnnsched.planning import plan
 
+        flows = NO_FLOWS if self.in_flight is None else load_flows(self.in_flight, topology)
+        ready = None if self.ready is None else load_ready(self.ready, topology)
         policy = self._policy()
         with Progress("planning") as progress:
             progress.say("loading kernels")
@@ -81,6 +93,8 @@ class Schedule:
                 time_limit=self.time_limit,
                 device=self.device,
                 progress=progress.say,
+                flows=flows,
+                ready=ready,
             )
         if self.output is not None:
             dump_schedule(found.schedule, self.output)
@@ -128,6 +142,8 @@ class Schedule:
                 policy,
                 [name for name in SCHEDULERS if name != found.scheduler],
                 progress.step,
+                found.schedule.flows,
+                found.schedule.ready,
             )
         makespans[found.scheduler] = found.makespan_s
         # What a planner reached on the ladder counts, should the comparison's samples have ended sooner.
@@ -171,6 +187,8 @@ def schedule_facts(found: "Plan", makespans: dict[str, float | None]) -> dict[st
         "seed": found.seed,
         "verified": found.verified,
         "finished": found.finished,
+        "in_flight": schedule.flows.num_flows,
+        "late_servers": 0 if schedule.ready is None else int((schedule.ready > 0).sum()),
         "warnings": list(topology.warnings),
         "schedulers": makespans,
     }
@@ -207,6 +225,8 @@ def _described(found: "Plan", facts: dict[str, Any]) -> str:
         f"{counted(facts['switches'], 'switch', 'switches')}, {counted(participants, 'participant')}",
         f"AllReduce of {format_size(size)} in {counted(facts['chunks'], 'chunk')} "
         f"({where}), {counted(facts['transfers'], 'transfer')}, verified",
+        *([f"beside {counted(facts['in_flight'], 'flow')} in flight"] if facts["in_flight"] else []),
+        *([f"{counted(facts['late_servers'], 'server')} ready late"] if facts["late_servers"] else []),
         f"planned by {facts['scheduler']} in {format_time(facts['plan_s'])}{cut}",
         "",
         table(("scheduler", "time", "ratio to bound", "algbw", "busbw"), rows),

@@ -25,8 +25,8 @@ class Train(RunOptions):
 
     topologies: Annotated[tuple[Path, ...], arg(metavar="FILE")] = ()
     """Network files to train on."""
-    mixture: Literal["default", "bcube"] | None = None
-    """Random networks and small BCubes, or BCube(2,1), (3,1) and (4,1) alone."""
+    mixture: Literal["default", "bcube", "traffic"] | None = None
+    """Random networks and small BCubes; BCube(2,1), (3,1) and (4,1) alone; or the former beside background traffic."""
     alternate: Annotated[int, arg(metavar="UPDATES")] = 0
     """Train the two levels in turns of so many updates each, the other one frozen (0: together)."""
 

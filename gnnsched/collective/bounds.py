@@ -6,11 +6,14 @@ algbw and busbw are defined as nccl-tests define them.
 from dataclasses import dataclass
 
 import numpy as np
+from numpy.typing import NDArray
 from scipy.sparse import csr_array
 from scipy.sparse.csgraph import dijkstra
 
 from gnnsched.collective.all_gather_bound import all_gather_bound, reduce_scatter_bound, rs_ag_bound
 from gnnsched.collective.allreduce_lp import allreduce_lp_bound
+from gnnsched.collective.flows import NO_FLOWS, Flows
+from gnnsched.collective.flows_bound import rs_ag_bound_under
 from gnnsched.topology import Topology
 
 __all__ = [
@@ -41,10 +44,25 @@ class Bounds:
     lp_note: str | None
 
 
-def bounds(topology: Topology, message_bytes: float, lp_time_limit: float = 2.0) -> Bounds:
-    """All bounds for ``message_bytes`` on ``topology``; the LP gets ``lp_time_limit`` seconds."""
-    rs_ag = rs_ag_bound(topology, message_bytes)
+def bounds(
+    topology: Topology,
+    message_bytes: float,
+    lp_time_limit: float = 2.0,
+    flows: Flows = NO_FLOWS,
+    ready: NDArray[np.float64] | None = None,
+) -> Bounds:
+    """All bounds for ``message_bytes`` on ``topology``; the LP gets ``lp_time_limit`` seconds.
+
+    Beside in-flight ``flows``, or where servers are ``ready`` late (num_nodes,), ``rs_ag_s`` is that of
+    ``rs_ag_bound_under`` and the LP is not solved: it knows no time.
+    """
     latency = latency_bound(topology)
+    if flows.num_flows or (ready is not None and ready.any()):
+        rs_ag = rs_ag_bound_under(topology, message_bytes, flows, ready)
+        return Bounds(
+            max(rs_ag, latency), rs_ag, latency, None, "it knows no flows in flight and no late servers"
+        )
+    rs_ag = rs_ag_bound(topology, message_bytes)
     lp_bound, note = allreduce_lp_bound(topology, message_bytes, lp_time_limit, rs_ag)
     return Bounds(max(rs_ag, latency), rs_ag, latency, lp_bound, note)
 

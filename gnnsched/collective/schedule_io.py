@@ -9,7 +9,13 @@ The JSON object (units are SI; links are directed; ``end_s`` is the arrival)::
      "transfers": {"phase": ["reduce" | "broadcast", ...], "chunk": [int, ...], "source": [id, ...],
                    "target": [id, ...], "path": [[index into links, ...], ...], "rate_Bps": [number, ...],
                    "start_s": [number, ...], "end_s": [number, ...]},
+     "in_flight": [{"path": [index into links, ...], "rate_Bps": number, "since_s": number, "until_s": number | null},
+                   ...],
+     "ready_s": [[id, number], ...],
      "planner": {"name": str, ...}}
+
+``in_flight``: flows beside which the schedule runs (null: without end), ``ready_s``: servers whose own contribution is
+there late only; both may be left out.
 
 Loading checks that the file can be read as a schedule of the topology at hand. Whether the schedule is right
 is for ``verify`` to say: a file with wrong times or missing transfers loads.
@@ -19,21 +25,30 @@ import io
 import os
 import zipfile
 import zlib
-from collections.abc import Sequence
 from itertools import chain, pairwise
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Any, Literal
 
 import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
+from gnnsched.collective.node_ids import id_index
 from gnnsched.collective.schedule import PHASES, Schedule, Transfers
-from gnnsched.topology import InputError, NodeId, Topology
+from gnnsched.collective.schedule_header import (
+    FORMAT,
+    Header,
+    Index,
+    check_range,
+    header_of,
+    indices,
+    match_header,
+    read_surroundings,
+    with_its_participants,
+)
+from gnnsched.topology import InputError, Topology
 from gnnsched.topology.files import read_bytes, write_atomically
 from gnnsched.topology.network import portable_id
-
-FORMAT = "gnnsched-schedule/1"
 
 _JSON_DAMAGE = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 # Kinds of numpy arrays that an npz file holds, by name.
@@ -41,38 +56,21 @@ _NPZ_KINDS = {"phase": "u", "chunk": "iu", "source": "iu", "target": "iu", "path
 _NPZ_KINDS |= {"path_links": "iu", "header": "u", "nodes": "u", "rate": "f", "start": "f", "end": "f"}
 _NPZ_DAMAGE = (ValueError, OSError, EOFError, KeyError, NotImplementedError, zipfile.BadZipFile, zlib.error)
 
-_Index = Annotated[int, msgspec.Meta(ge=0, lt=2**31)]
 _Phase = Literal["reduce", "broadcast"]
-
-
-class _Network(msgspec.Struct, forbid_unknown_fields=True):
-    name: str
-    fingerprint: str
-
-
-class _Header(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
-    format: str
-    topology: _Network
-    message_bytes: Annotated[float, msgspec.Meta(gt=0)]
-    chunks: _Index
-    participants: list[Any]
-    roots: list[Any]
-    links: list[tuple[Any, Any, float, float]]
-    planner: dict[str, Any]
 
 
 class _Columns(msgspec.Struct, forbid_unknown_fields=True):
     phase: list[_Phase]
-    chunk: list[_Index]
+    chunk: list[Index]
     source: list[Any]
     target: list[Any]
-    path: list[list[_Index]]
+    path: list[list[Index]]
     rate_Bps: list[float]
     start_s: list[float]
     end_s: list[float]
 
 
-class _File(_Header, forbid_unknown_fields=True, kw_only=True):
+class _File(Header, forbid_unknown_fields=True, kw_only=True):
     transfers: _Columns
 
 
@@ -85,24 +83,7 @@ def dump_schedule(schedule: Schedule, path: str | os.PathLike[str]) -> None:
     suffix = _suffix(Path(path))
     topology, transfers = schedule.topology, schedule.transfers
     ids = [portable_id(node) for node in topology.node_ids]
-    header: dict[str, Any] = {
-        "format": FORMAT,
-        "topology": {"name": topology.name, "fingerprint": topology.fingerprint},
-        "message_bytes": schedule.message_bytes,
-        "chunks": schedule.num_chunks,
-        "participants": [ids[i] for i in topology.participants.tolist()],
-        "roots": [ids[i] for i in schedule.roots.tolist()],
-        "links": [
-            [ids[s], ids[d], b, x]
-            for s, d, b, x in zip(
-                topology.link_source.tolist(),
-                topology.link_target.tolist(),
-                topology.bandwidth.tolist(),
-                topology.latency.tolist(),
-            )
-        ],
-        "planner": {"name": "unnamed", **schedule.planner},
-    }
+    header = header_of(schedule, ids)
     if suffix == ".json":
         flat, bounds = transfers.path_links.tolist(), transfers.path_start.tolist()
         header["transfers"] = {
@@ -138,7 +119,8 @@ def load_schedule(path: str | os.PathLike[str], topology: Topology) -> Schedule:
     """Read the schedule in ``path`` (JSON or npz by its suffix) as a schedule of ``topology``.
 
     Nodes are matched by id and links by content (parallel cables in the order in which they appear), so the
-    topology may list them in another order than the file. Raises InputError, one line that names the file
+    topology may list them in another order than the file; where other servers took part in it than the topology says,
+    its own count. Raises InputError, one line that names the file
     and the element, for what is not a schedule file and for the schedule of another topology.
     """
     place = Path(path)
@@ -173,7 +155,8 @@ def _read_json(path: Path, content: bytes, topology: Topology) -> Schedule:
         file = msgspec.json.decode(content, type=_File)
     except _JSON_DAMAGE as error:
         raise InputError(f"{path}: not a schedule: {_one_line(error)}") from None
-    roots, link_map = _match(path, file, topology)
+    topology = with_its_participants(path, file, topology)
+    roots, link_map = match_header(path, file, topology)
     columns = file.transfers
     count = len(columns.phase)
     for name in _Columns.__struct_fields__:
@@ -182,14 +165,14 @@ def _read_json(path: Path, content: bytes, topology: Topology) -> Schedule:
                 f"{path}: transfers.{name} has {len(getattr(columns, name))} entries and transfers.phase "
                 f"{count}; give one per transfer in every column"
             )
-    index = _id_index(topology)
+    index = id_index(topology)
     lengths = np.fromiter(map(len, columns.path), np.int64, count)
     path_start = np.concatenate(([0], np.cumsum(lengths)))
     transfers = Transfers(
         np.fromiter(map(PHASES.index, columns.phase), np.uint8, count),
         np.array(columns.chunk, np.int32),
-        _indices(path, "transfers.source", columns.source, index),
-        _indices(path, "transfers.target", columns.target, index),
+        indices(path, "transfers.source", columns.source, index),
+        indices(path, "transfers.target", columns.target, index),
         path_start,
         np.fromiter(chain.from_iterable(columns.path), np.int32, int(path_start[-1])),
         np.array(columns.rate_Bps, np.float64),
@@ -215,25 +198,26 @@ def _read_npz(path: Path, content: bytes, topology: Topology) -> Schedule:
             raise InputError(f"{path}: array {name!r} is no column of the right kind; write the file again")
     _check_format(path, columns["header"].tobytes())
     try:
-        file = msgspec.json.decode(columns["header"].tobytes(), type=_Header)
+        file = msgspec.json.decode(columns["header"].tobytes(), type=Header)
         nodes = msgspec.json.decode(columns["nodes"].tobytes(), type=list[Any])
     except _JSON_DAMAGE as error:
         raise InputError(f"{path}: not a schedule: {_one_line(error)}") from None
-    roots, link_map = _match(path, file, topology)
-    node_map = _indices(path, "nodes", nodes, _id_index(topology))
+    topology = with_its_participants(path, file, topology)
+    roots, link_map = match_header(path, file, topology)
+    node_map = indices(path, "nodes", nodes, id_index(topology))
     count = len(columns["phase"])
     for name in ("chunk", "source", "target", "path_start", "rate", "start", "end"):
         wanted = count + (name == "path_start")
         if len(columns[name]) != wanted:
             raise InputError(f"{path}: array {name!r} has {len(columns[name])} entries, not {wanted}")
-    _check_range(path, "phase", columns["phase"], len(PHASES))
+    check_range(path, "phase", columns["phase"], len(PHASES))
     for name in ("source", "target"):
-        _check_range(path, name, columns[name], len(nodes))
+        check_range(path, name, columns[name], len(nodes))
     path_start = columns["path_start"].astype(np.int64)
     if path_start[0] != 0 or (np.diff(path_start) < 0).any() or path_start[-1] != len(columns["path_links"]):
         raise InputError(f"{path}: array 'path_start' does not divide 'path_links'; write the file again")
-    _check_range(path, "path_links", columns["path_links"], len(file.links))
-    _check_range(path, "chunk", columns["chunk"], file.chunks)
+    check_range(path, "path_links", columns["path_links"], len(file.links))
+    check_range(path, "chunk", columns["chunk"], file.chunks)
     transfers = Transfers(
         columns["phase"].astype(np.uint8),
         columns["chunk"].astype(np.int32),
@@ -250,14 +234,14 @@ def _read_npz(path: Path, content: bytes, topology: Topology) -> Schedule:
 
 def _finish(
     path: Path,
-    file: _Header,
+    file: Header,
     topology: Topology,
     roots: NDArray[np.int32],
     link_map: NDArray[np.int32],
     transfers: Transfers,
 ) -> Schedule:
     """Checks that both formats share, and the links' indices in the topology at hand."""
-    _check_range(path, "transfers.chunk", transfers.chunk, file.chunks)
+    check_range(path, "transfers.chunk", transfers.chunk, file.chunks)
     beyond = np.flatnonzero(transfers.path_links >= len(link_map))
     if len(beyond):
         transfer = int(np.searchsorted(transfers.path_start, beyond[0], side="right")) - 1
@@ -285,7 +269,8 @@ def _finish(
         transfers.start,
         transfers.end,
     )
-    return Schedule(topology, file.message_bytes, roots, transfers, file.planner)
+    flows, ready = read_surroundings(path, file, topology, link_map)
+    return Schedule(topology, file.message_bytes, roots, transfers, file.planner, flows, ready)
 
 
 def _check_format(path: Path, content: bytes) -> None:
@@ -301,80 +286,6 @@ def _check_format(path: Path, content: bytes) -> None:
     if found != FORMAT:
         said = f"its format is {found!r}" if found else "it has no 'format'"
         raise InputError(f"{path}: not a schedule that this version reads: {said}, expected {FORMAT!r}")
-
-
-def _match(path: Path, file: _Header, topology: Topology) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
-    """Roots, and the topology's link for each of the file's, after the checks that tie the two together."""
-    if file.topology.fingerprint != topology.fingerprint:
-        raise InputError(
-            f"{path}: made for topology {file.topology.name!r} ({file.topology.fingerprint}), not for "
-            f"{topology.name!r} ({topology.fingerprint}); plan again or name the right topology"
-        )
-    if not isinstance(file.planner.get("name"), str):
-        raise InputError(f"{path}: planner.name is missing; name who made the schedule")
-    if not np.isfinite(file.message_bytes):
-        raise InputError(f"{path}: message_bytes is {file.message_bytes}; give a finite number")
-    if len(file.roots) != file.chunks:
-        raise InputError(f"{path}: {file.chunks} chunks and {len(file.roots)} roots; give one root per chunk")
-    index = _id_index(topology)
-    participants = _indices(path, "participants", file.participants, index)
-    if not np.array_equal(np.sort(participants), np.sort(topology.participants)):
-        raise InputError(f"{path}: participants are not those of topology {topology.name!r}; plan again")
-    roots = _indices(path, "roots", file.roots, index)
-    waiting: dict[tuple[int, int, float, float], list[int]] = {}
-    ours = zip(
-        topology.link_source.tolist(),
-        topology.link_target.tolist(),
-        topology.bandwidth.tolist(),
-        topology.latency.tolist(),
-    )
-    for link, content in enumerate(ours):
-        waiting.setdefault(content, []).append(link)
-    for links in waiting.values():
-        links.reverse()
-    sources = _indices(path, "links", [link[0] for link in file.links], index).tolist()
-    targets = _indices(path, "links", [link[1] for link in file.links], index).tolist()
-    result = np.empty(len(file.links), np.int32)
-    for i, (_, _, bandwidth, latency) in enumerate(file.links):
-        partners = waiting.get((sources[i], targets[i], bandwidth, latency))
-        if not partners:
-            raise InputError(
-                f"{path}: links[{i}]: topology {topology.name!r} has no such link (left); plan again or name "
-                "the right topology"
-            )
-        result[i] = partners.pop()
-    return roots, result
-
-
-def _hashable(node: Any) -> NodeId:
-    return tuple(_hashable(part) for part in node) if isinstance(node, list) else node
-
-
-def _id_index(topology: Topology) -> dict[NodeId, int]:
-    return {_hashable(portable_id(node)): i for i, node in enumerate(topology.node_ids)}
-
-
-def _indices(path: Path, where: str, nodes: Sequence[Any], index: dict[NodeId, int]) -> NDArray[np.int32]:
-    """Node indices of the ids in ``nodes``; an unknown id is named with its place."""
-    try:
-        return np.fromiter(map(index.__getitem__, nodes), np.int32, len(nodes))
-    except (KeyError, TypeError):
-        pass
-    result = np.empty(len(nodes), np.int32)
-    for i, node in enumerate(nodes):
-        try:
-            result[i] = index[_hashable(node)]
-        except (KeyError, TypeError):
-            raise InputError(
-                f"{path}: {where}[{i}]: the topology has no node {node!r}; use its ids"
-            ) from None
-    return result
-
-
-def _check_range(path: Path, where: str, column: NDArray[Any], limit: int) -> None:
-    odd = np.flatnonzero((column < 0) | (column >= limit))
-    if len(odd):
-        raise InputError(f"{path}: {where}[{odd[0]}] is {column[odd[0]]}; it must be from 0 to {limit - 1}")
 
 
 def _one_line(error: Exception) -> str:

@@ -23,6 +23,7 @@ NODE_FEATURES = (
     "flow_time_left",
     "log_chunks_per_server",
     "latency_share",
+    "flow_starts_in",
 )
 EDGE_FEATURES = (
     "is_link",
@@ -32,6 +33,7 @@ EDGE_FEATURES = (
     "log_packed_load",
     "latency_share",
     "flow_rate_share",
+    "mean_share_taken",
 )
 PATH_FEATURES = (
     "log_duration",
@@ -41,6 +43,7 @@ PATH_FEATURES = (
     "log_price",
     "log_tree_share",
     "duration_excess",
+    "log_share_left",
 )
 PAIR_FEATURES = ("log_duration", "log_load")
 
@@ -79,7 +82,10 @@ def without_flows(batch: GraphBatch) -> GraphBatch:
     """The batch as if no flow were in flight: their nodes stay, unconnected and without features."""
     nodes, edges = batch.nodes.clone(), batch.edges.clone()
     nodes[nodes[:, NODE_FEATURES.index("is_flow")] > 0.0] = 0.0
-    edges[:, EDGE_FEATURES.index("flow_rate_share")] = 0.0
+    for name in ("flow_rate_share", "mean_share_taken"):
+        edges[:, EDGE_FEATURES.index(name)] = 0.0
+    paths = batch.paths.clone()
+    paths[:, PATH_FEATURES.index("log_share_left")] = 0.0
     kept = edges[:, EDGE_FEATURES.index("is_flow_tie")] == 0.0
     number = torch.cumsum(kept, 0) - 1
     return replace(
@@ -87,6 +93,7 @@ def without_flows(batch: GraphBatch) -> GraphBatch:
         nodes=nodes,
         edges=edges[kept],
         edge_index=batch.edge_index[:, kept],
+        paths=paths,
         hop_edge=number[batch.hop_edge],
     )
 
@@ -139,9 +146,13 @@ def graph_of(instance: Instance) -> GraphBatch:
     node[:, 12] = latency_share.mean() if links else 0.0
 
     crossed = instance.flows.crossing
-    taken = (
-        np.bincount(instance.flows.links, instance.flows.rate[crossed], links) if flows else np.zeros(links)
-    )
+    now: NDArray[np.float64] = np.zeros(links)
+    mean_share = np.zeros(links)
+    if flows:
+        begun = instance.flows.rate * (instance.flows.since <= 0.0)
+        np.add.at(now, instance.flows.links, begun[crossed])
+        # Over the time that the plan takes at least.
+        mean_share = instance.taken_seconds / max(instance.least_end, 1e-300)
     edge = np.zeros((links, len(EDGE_FEATURES)))
     edge[:, 0] = 1.0
     edge[:, 2] = _centred_log(topology.bandwidth)
@@ -151,7 +162,8 @@ def graph_of(instance: Instance) -> GraphBatch:
     edge[:, 3] = _centred_log(through + through.mean() * 0.01)
     edge[:, 4] = np.log(np.maximum(instance.packed_load / instance.time_scale, 1e-3))
     edge[:, 5] = latency_share
-    edge[:, 6] = taken / topology.bandwidth
+    edge[:, 6] = now / topology.bandwidth
+    edge[:, 7] = mean_share
     edge_index = np.stack([source, target])
     if flows:
         # A flow is tied, both ways, to the nodes that its links touch.
@@ -166,7 +178,13 @@ def graph_of(instance: Instance) -> GraphBatch:
         edge_index = np.concatenate([edge_index, ties, ties[::-1]], 1)
         edge = np.concatenate([edge, tie, tie])
         node[nodes:, 9] = share
-        node[nodes:, 10] = np.log1p(10.0 * instance.flows.until / instance.time_scale) / 2.0
+        # Flows without end last as long as one that is ten times as long as the plan.
+        until, since = (
+            np.minimum(moment / instance.time_scale, 10.0)
+            for moment in (instance.flows.until, instance.flows.since)
+        )
+        node[nodes:, 10] = np.log1p(10.0 * until) / 2.0
+        node[nodes:, 13] = np.log1p(10.0 * since) / 2.0
 
     lasting = paths.latency + instance.chunk_bytes / paths.rate
     used = np.bincount(problem.tree_path[problem.tree_path >= 0], minlength=paths.num_paths)
@@ -181,6 +199,7 @@ def graph_of(instance: Instance) -> GraphBatch:
             else problem.log_price,
             np.log((used + 0.1) / (used.mean() + 0.1)) if paths.num_paths else used.astype(float),
             np.log(lasting) - problem.log_duration[paths.source, paths.target],
+            _log_share_left(instance, mean_share),
         ],
         1,
     )
@@ -210,6 +229,16 @@ def graph_of(instance: Instance) -> GraphBatch:
         torch.tensor([0, len(pair_source)]),
         torch.tensor([0, nodes + flows]),
     )
+
+
+def _log_share_left(instance: Instance, mean_share: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Log of the part of its ordinary rate that each path has left on the mean, at most 0."""
+    paths = instance.paths
+    if not paths.num_paths:
+        return np.zeros(0)
+    left = (instance.topology.bandwidth * (1.0 - mean_share))[paths.links]
+    least = np.minimum.reduceat(left, paths.start[:-1])
+    return np.log(np.clip(least / paths.rate, 0.02, 1.0))
 
 
 def join(graphs: list[GraphBatch]) -> GraphBatch:

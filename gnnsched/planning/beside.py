@@ -38,11 +38,13 @@ def plan_beside(
     flows: Flows,
     ready: NDArray[np.float64] | None,
     planner: Mapping[str, Any],
+    target: float = 0.0,
 ) -> tuple[Schedule, NDArray[np.float64]]:
     """The best schedule of ``sampling``'s samples beside ``flows``, and the makespans of its samples in seconds.
 
     ``roots`` (C,): node index of each chunk's root. ``ready`` (num_nodes,): seconds from when on each server's own
-    contribution is there; None: from time 0 on. Sample i stands for the best reduce half and the i-th broadcast half.
+    contribution is there; None: from time 0 on. ``target``: makespan (s) that is good enough. Sample i stands for the
+    best reduce half and the i-th broadcast half.
     """
     message_bytes = sampling.message_bytes
     empty = Schedule(topology, message_bytes, roots, Transfers.none(), dict(planner), flows, ready)
@@ -73,7 +75,7 @@ def plan_beside(
         schedule = retimed(replace(empty, transfers=join_transfers(reduced.best.transfers, later)))
         return schedule.makespan, schedule
 
-    half = sampling.draw(topology, whole, 0.0, from_moment(flows, reduced.value))
+    half = sampling.draw(topology, whole, target, from_moment(flows, reduced.value))
     return half.best, half.values
 
 

@@ -6,14 +6,18 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+import numpy as np
+from numpy.typing import NDArray
+
 from gnnsched.collective.bounds import Bounds, bounds
+from gnnsched.collective.flows import NO_FLOWS, Flows
 from gnnsched.collective.schedule import Schedule
 from gnnsched.collective.simulator import simulate
 from gnnsched.collective.verify import verify
 from gnnsched.planning.checkpoints import load_policy
 from gnnsched.planning.halves import PathCache
 from gnnsched.planning.schedulers import SCHEDULERS, check_numbers, schedule_with
-from gnnsched.planning.search import NEAR_BOUND, PLANNERS, Rung, Search
+from gnnsched.planning.search import LATENCY_SHARE, NEAR_BOUND, PLANNERS, Rung, Search
 from gnnsched.topology import InputError, Topology
 
 if TYPE_CHECKING:
@@ -80,6 +84,8 @@ def plan(
     device: str = "cpu",
     progress: Callable[[str], None] | None = None,
     lp_time_limit: float = 2.0,
+    flows: Flows = NO_FLOWS,
+    ready: NDArray[np.float64] | None = None,
 ) -> Plan:
     """Plan an AllReduce of ``message_bytes`` bytes among the topology's participants.
 
@@ -88,8 +94,9 @@ def plan(
     policy, augmented greedy and augmented trees; with the ladder it also tries all chunks at the network's centre
     where latency counts and trees of known shapes (chains, straight to everybody), and ends with more samples of the
     policy at the best chunk counts. ``policy`` or ``checkpoint``: the network to use (default: the shipped one).
-    ``lp_time_limit`` (s) is for the LP bound, solved after planning. One seed gives one result, unless the clock cuts
-    the search.
+    ``lp_time_limit`` (s) is for the LP bound, solved after planning. ``flows``: in-flight flows, which the plan keeps
+    clear of; ``ready`` (num_nodes,): seconds from when on each server's own contribution is there. One seed gives one
+    result, unless the clock cuts the search.
 
     Raises InputError for input that cannot be planned, RuntimeError should the referee refuse the plan.
     """
@@ -101,14 +108,16 @@ def plan(
     if policy is None and scheduler in ("auto", "policy"):
         policy = load_policy(checkpoint, device)
     warm_up()
-    search = Search(topology, message_bytes, policy, samples, seed, time_limit, progress)
+    search = Search(topology, message_bytes, policy, samples, seed, time_limit, progress, flows, ready)
     # Where the search stops depends on the bound, so that it is part of planning's time; the LP is not.
-    fast = bounds(topology, message_bytes, lp_time_limit=0.0)
-    search.target = NEAR_BOUND * fast.bound_s
+    fast = bounds(topology, message_bytes, 0.0, flows, ready)
+    # Beside flows phases may overlap, and the bound is none: no plan is good enough before its time.
+    if not search.disturbed:
+        search.target = NEAR_BOUND * fast.bound_s
     if chunks_per_server is not None:
         search.one(PLANNERS if scheduler == "auto" else (scheduler,), chunks_per_server)
     elif scheduler == "auto":
-        search.all(fast.latency_s)
+        search.all(fast.latency_s >= LATENCY_SHARE * fast.bound_s)
     else:
         search.climb(scheduler)
     assert search.best is not None
@@ -122,7 +131,7 @@ def plan(
         schedule,
         search.winner.scheduler,
         search.winner.chunks_per_server,
-        bounds(topology, message_bytes, lp_time_limit),
+        bounds(topology, message_bytes, lp_time_limit, flows, ready),
         plan_s,
         samples,
         seed,
@@ -142,10 +151,13 @@ def compare(
     policy: "Policy | None" = None,
     names: Sequence[str] = SCHEDULERS,
     progress: Callable[[str], None] | None = None,
+    flows: Flows = NO_FLOWS,
+    ready: NDArray[np.float64] | None = None,
 ) -> dict[str, float | None]:
     """Makespan in seconds of each scheduler at the same chunks per server; None where it is undefined.
 
-    Each gets the same number of samples, as far as they begin within ``COMPARISON_SECONDS``. The policy is None
+    All of them beside the same ``flows`` and with the same ``ready`` times; see ``plan``. Each gets the same number of
+    samples, as far as they begin within ``COMPARISON_SECONDS``. The policy is None
     without ``policy``.
     """
     result: dict[str, float | None] = {}
@@ -158,7 +170,17 @@ def compare(
             continue
         deadline = time.monotonic() + COMPARISON_SECONDS
         sampled = schedule_with(
-            name, topology, message_bytes, chunks_per_server, samples, seed, policy, paths, deadline
+            name,
+            topology,
+            message_bytes,
+            chunks_per_server,
+            samples,
+            seed,
+            policy,
+            paths,
+            deadline,
+            flows=flows,
+            ready=ready,
         )
         result[name] = sampled.schedule.makespan
     return result

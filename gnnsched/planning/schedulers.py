@@ -137,7 +137,7 @@ def schedule_with(
     roots = np.repeat(topology.participants if root is None else root, chunks_per_server).astype(np.int32)
     planner = {"name": name, "seed": seed, "samples": samples, "chunks_per_server": chunks_per_server}
     if not undisturbed:
-        schedule, makespans = plan_beside(sampling, topology, roots, flows, ready, planner)
+        schedule, makespans = plan_beside(sampling, topology, roots, flows, ready, planner, target)
         return Sampled(schedule, makespans, sampler.singles(makespans))
     halves: list[NDArray[np.float64]] = []
 

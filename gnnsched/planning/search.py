@@ -6,11 +6,13 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
+from numpy.typing import NDArray
 from scipy.sparse.csgraph import shortest_path
 
 from gnnsched.collective.baselines import CLASSICAL
 from gnnsched.collective.decode.decoder import Stopped
 from gnnsched.collective.decode.shapes import CHAIN, CHAIN_BY_ID, DIRECT, FARTHEST
+from gnnsched.collective.flows import NO_FLOWS, Flows
 from gnnsched.planning.halves import PathCache
 from gnnsched.planning.schedulers import Sampled, schedule_with
 from gnnsched.topology import Topology
@@ -75,6 +77,8 @@ class Search:
         seed: int,
         time_limit: float,
         progress: Callable[[str], None] | None,
+        flows: Flows = NO_FLOWS,
+        ready: NDArray[np.float64] | None = None,
     ) -> None:
         self.topology = topology
         self.message_bytes = message_bytes
@@ -85,11 +89,18 @@ class Search:
         self.deadline = self.begin + time_limit
         self.target = 0.0
         self.progress = progress
+        self.flows = flows
+        self.ready = ready
         self.paths = PathCache()
         self.best: Sampled | None = None
         self.winner: Rung | None = None
         self.rungs: list[Rung] = []
         self.finished = True
+
+    @property
+    def disturbed(self) -> bool:
+        """Whether flows are in flight, or servers late."""
+        return self.flows.num_flows > 0 or (self.ready is not None and bool(self.ready.any()))
 
     @property
     def near_bound(self) -> bool:
@@ -122,6 +133,8 @@ class Search:
                 target,
                 shape,
                 self.winner is not None,
+                self.flows,
+                self.ready,
             )
         except Stopped:
             self.finished = False
@@ -161,12 +174,11 @@ class Search:
                 break
             last = rung.plan_s
 
-    def all(self, latency: float) -> None:
+    def all(self, latency_counts: bool) -> None:
         """The planners of ``PLANNERS`` on the ladder with few samples, then more samples for the best rungs.
 
-        ``latency``: seconds that no plan can go below, the longest of the shortest ways between participants.
+        ``latency_counts``: whether it is ``LATENCY_SHARE`` of the bound.
         """
-        latency_counts = latency >= LATENCY_SHARE * self.target
         if len(self.topology.participants) > 1:
             self._shapes([CHAIN, CHAIN_BY_ID])
             if latency_counts:

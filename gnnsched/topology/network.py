@@ -162,6 +162,17 @@ class Topology:
 
         return to_networkx(self)
 
+    def with_participants(self, nodes: Sequence[int] | NDArray[np.integer]) -> "Topology":
+        """The same network with other participants, by node index. Raises InputError for switches and for none."""
+        chosen = np.zeros(self.num_nodes, bool)
+        chosen[np.asarray(nodes, np.int64)] = True
+        if not chosen.any():
+            raise InputError(f"topology {self.name}: no participants given; name at least one server")
+        if (chosen & self.is_switch).any():
+            switch = self.node_ids[int(np.argmax(chosen & self.is_switch))]
+            raise InputError(f"topology {self.name}: participant {switch!r} is a switch; name servers")
+        return self if np.array_equal(chosen, self.is_participant) else replace(self, is_participant=chosen)
+
     @staticmethod
     def from_arrays(
         name: str,

@@ -3,7 +3,7 @@
 import json
 import os
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Generic, Protocol
 
@@ -27,13 +27,26 @@ DESCRIPTION = "checkpoint.json"
 @dataclass(frozen=True)
 class Kind(Generic[Module]):
     """A sort of checkpoint: its ``format``, the ``features`` that its network reads, by name, and how the network is
-    made from its ``architecture``; ``command``: what writes such checkpoints.
+    made from its ``architecture``; ``command``: what writes such checkpoints. ``last``: by sort of features, the
+    weights whose last columns they are: a checkpoint that knows only the first of today's gets weight 0 for the others.
     """
 
     format: str
     command: str
     features: Mapping[str, Sequence[str]]
     make: Callable[[dict[str, Any]], Module]
+    last: Mapping[str, Sequence[str]] = field(default_factory=dict)
+
+    def unknown_to(self, saved: object) -> dict[str, int] | None:
+        """How many of each sort of features a checkpoint with ``saved`` names did not know; None: it is of no use."""
+        today = self.feature_names()
+        if not isinstance(saved, dict) or saved.keys() != today.keys():
+            return None
+        for name, features in today.items():
+            known = saved[name]
+            if known != features and (name not in self.last or known != features[: len(known)]):
+                return None
+        return {name: len(features) - len(saved[name]) for name, features in today.items()}
 
     def feature_names(self) -> dict[str, list[str]]:
         return {name: list(features) for name, features in self.features.items()}
@@ -60,6 +73,11 @@ ALL_REDUCE: Kind[Policy] = Kind(
         "chunk": CHUNK_FEATURES,
     },
     lambda architecture: Policy(PolicyConfig(**architecture)),
+    {
+        "node": ("encoder.node_input.0.weight",),
+        "edge": ("encoder.edge_input.0.weight",),
+        "path": ("path_head.0.weight", "chunk_head.0.weight"),
+    },
 )
 
 
@@ -114,7 +132,7 @@ def describe_checkpoint(folder: str | os.PathLike[str], kind: Kind[Any] = ALL_RE
         raise InputError(
             f"{path}: schema version {version!r} is newer than {SCHEMA_VERSION}; upgrade gnnsched to read it"
         )
-    if description.get("features") != kind.feature_names():
+    if kind.unknown_to(description.get("features")) is None:
         raise InputError(f"{path}: made for other features than this gnnsched computes; train it again")
     return description
 
@@ -136,6 +154,10 @@ def load_network(folder: str | os.PathLike[str], kind: Kind[Module], device: str
         ) from None
     try:
         weights = load(read_bytes(path))
+        for name, count in (kind.unknown_to(description["features"]) or {}).items():
+            for layer in kind.last.get(name, ()):
+                if count and layer in weights:
+                    weights[layer] = torch.nn.functional.pad(weights[layer], (0, count))
         policy.load_state_dict(weights)
     except SafetensorError:
         raise InputError(

@@ -17,7 +17,7 @@ from gnnsched.collective.all_gather_bound import all_gather_bound
 from gnnsched.collective.decode.decoder import GUIDE, Decoding, Instance
 from gnnsched.collective.decode.paths import Paths, candidate_paths
 from gnnsched.collective.flows import NO_FLOWS
-from gnnsched.envs.flows import draw_flows
+from gnnsched.envs.flows import draw_flows, draw_traffic
 from gnnsched.models.features import GraphBatch, graph_of
 from gnnsched.topology import InputError, Topology
 from gnnsched.topology.generators import (
@@ -45,7 +45,9 @@ GUIDED_SHARE = 0.4
 BUSY_SHARE = 0.1
 # Shares of the default mixture: BCube, DCell, random regular, DGX-like, leaf-spine, dumbbell, heterogeneous.
 _SHARES = (0.12, 0.04, 0.14, 0.2, 0.1, 0.08, 0.32)
-MIXTURES = ("default", "bcube")
+# Of the mixture for traffic: part of the lessons with flows, and of those with background traffic on many links.
+TRAFFIC_SHARE, BACKGROUND_SHARE = 0.75, 0.7
+MIXTURES = ("default", "bcube", "traffic")
 # No seed of a run, which is one number, gives the lessons of this one.
 VALIDATION_SEED = (1, 1 << 20)
 
@@ -115,8 +117,9 @@ def _default_network(rng: np.random.Generator) -> Topology:
 class Mixture:
     """An endless, seeded sequence of lessons; lesson i is the same in every run with the same seed.
 
-    ``source``: "default", "bcube" (BCube(2,1), (3,1), (4,1) alone) or the user's topologies. Raises InputError for
-    another name, no network, and networks of one participant. ``flow_share``: part of the lessons with in-flight flows.
+    ``source``: "default", "bcube" (BCube(2,1), (3,1), (4,1) alone), "traffic" (the default's networks, most of them
+    beside background traffic) or the user's topologies. Raises InputError for another name, no network, and networks
+    of one participant. ``flow_share``: part of the lessons with in-flight flows, of "traffic" ``TRAFFIC_SHARE``.
     """
 
     def __init__(
@@ -141,7 +144,7 @@ class Mixture:
         self._cache: dict[int, Lesson] = {}
 
     def _network(self, rng: np.random.Generator) -> Topology:
-        if self._source == "default":
+        if self._source in ("default", "traffic"):
             return _default_network(rng)
         if self._source == "bcube":
             return bcube(int(rng.choice([2, 3, 4])), 1)
@@ -172,8 +175,12 @@ class Mixture:
             message = 2.0 ** float(rng.uniform(14.0, 26.0))
         bound *= message / MESSAGE_BYTES
         flows = NO_FLOWS
-        if rng.random() < self._flow_share and paths.num_paths:
-            flows = draw_flows(topology, paths, MOST_FLOWS, bound, rng)
+        traffic = self._source == "traffic"
+        if rng.random() < (TRAFFIC_SHARE if traffic else self._flow_share) and paths.num_paths:
+            if traffic and rng.random() < BACKGROUND_SHARE:
+                flows = draw_traffic(topology, paths, bound, rng)
+            else:
+                flows = draw_flows(topology, paths, MOST_FLOWS, bound, rng)
         packing_seed = int(rng.integers(2**31))
         instance = Instance(topology, message, chunks_per_server, packing_seed, paths, flows)
         decoding = Decoding(guide=GUIDE) if rng.random() < GUIDED_SHARE else Decoding()

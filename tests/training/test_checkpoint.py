@@ -53,6 +53,29 @@ def test_round_trip_gives_equal_scores(tmp_path: Path, config: PolicyConfig | No
             np.testing.assert_array_equal(mine, theirs)
 
 
+def test_one_from_before_the_last_features_came_takes_no_notice_of_them(folder: Path) -> None:
+    """Its weights are narrower; today's policy has weight 0 where they end."""
+    whole = load_checkpoint(folder)
+    weights = {name: value.clone() for name, value in whole.state_dict().items()}
+    description = json.loads((folder / DESCRIPTION).read_text())
+    cut = {
+        "node": ["encoder.node_input.0.weight"],
+        "edge": ["encoder.edge_input.0.weight"],
+        "path": ["path_head.0.weight", "chunk_head.0.weight"],
+    }
+    for sort, layers in cut.items():
+        description["features"][sort].pop()
+        for layer in layers:
+            weights[layer] = weights[layer][:, :-1].contiguous()
+    (folder / DESCRIPTION).write_text(json.dumps(description))
+    (folder / WEIGHTS).write_bytes(save(weights))
+    old = load_checkpoint(folder).state_dict()
+    for layers in cut.values():
+        for layer in layers:
+            assert not old[layer][:, -1].any()
+            torch.testing.assert_close(old[layer][:, :-1], whole.state_dict()[layer][:, :-1])
+
+
 def test_description_says_what_it_is(folder: Path) -> None:
     description = describe_checkpoint(folder)
     assert description["schema_version"] == SCHEMA_VERSION
@@ -139,7 +162,13 @@ SPOILT = {
     ),
     "newer": (edited(lambda d: d.update(schema_version=SCHEMA_VERSION + 1)), DESCRIPTION, "newer"),
     "no version": (edited(lambda d: d.pop("schema_version")), DESCRIPTION, "schema_version"),
-    "other features": (edited(lambda d: d["features"]["node"].pop()), DESCRIPTION, "other features"),
+    "other features": (edited(lambda d: d["features"]["node"].pop(0)), DESCRIPTION, "other features"),
+    "fewer of a sort that is not added to": (
+        edited(lambda d: d["features"]["chunk"].pop()),
+        DESCRIPTION,
+        "other features",
+    ),
+    "fewer features than weights": (edited(lambda d: d["features"]["node"].pop()), WEIGHTS, "do not fit"),
     "features in another order": (
         edited(lambda d: d["features"]["chunk"].reverse()),
         DESCRIPTION,

@@ -105,38 +105,43 @@ class Instance:
         self.chunks_per_server = chunks_per_server
         self._shaped = shape is not None
         self.flows = NO_FLOWS if blind else flows
-        trees = self._pack(self.flows, seed) if shape is None else shape.trees(self.chunk_bytes)
+        trees = self._pack(seed) if shape is None else shape.trees(self.chunk_bytes)
         self.packed_load = trees.load
         self.problem: Problem = make_problem(topology, self.paths, self.chunk_bytes, self.roots, trees, flows)
 
-    def _pack(self, flows: Flows, seed: int) -> Trees:
-        bandwidth = self.topology.bandwidth
-        taken = np.zeros(len(bandwidth))
-        if flows.num_flows:
-            # What they do after the plan is over is in nobody's way.
-            end = self._least_end(flows)
-            seconds = np.minimum(flows.until, end) - np.minimum(flows.since, end)
-            taken = (
-                np.bincount(flows.links, (flows.rate * seconds)[flows.crossing], len(bandwidth)) / bandwidth
-            )
+    def _pack(self, seed: int) -> Trees:
         return pack_trees(
             self.paths,
-            bandwidth,
+            self.topology.bandwidth,
             self.chunk_bytes,
             self.participants,
             self.roots,
-            taken,
+            self.taken_seconds,
             np.random.default_rng([seed, 1]),
         )
 
-    def _least_end(self, flows: Flows) -> float:
+    @cached_property
+    def least_end(self) -> float:
         """Seconds that the plan takes at least, as chunks must enter the participants beside the flows."""
         entering = np.zeros(self.topology.num_nodes)
-        members = self.paths.nodes[self.participants]
-        entering[members] = len(self.roots) * self.chunk_bytes
+        entering[self.topology.participants] = len(self.roots) * self.chunk_bytes
         np.subtract.at(entering, self.paths.nodes[self.roots], self.chunk_bytes)
-        entering[~self.topology.is_participant] = 0.0
-        return entry_bound_under(self.topology, entering, flows)
+        return entry_bound_under(self.topology, np.maximum(entering, 0.0), self.flows)
+
+    @cached_property
+    def taken_seconds(self) -> NDArray[np.float64]:
+        """Seconds of work (m,) that flows give each link while the plan runs; what they do later is in nobody's way."""
+        links = self.topology.num_links
+        if not self.flows.num_flows:
+            return np.zeros(links)
+        flows, end = self.flows, self.least_end
+        if not np.isfinite(end):
+            raise InputError(
+                f"topology {self.topology.name}: flows leave some server nothing of its links for ever; end them"
+            )
+        seconds = np.minimum(flows.until, end) - np.minimum(flows.since, end)
+        work = np.bincount(flows.links, (flows.rate * seconds)[flows.crossing], links)
+        return work / self.topology.bandwidth
 
     @cached_property
     def root_nodes(self) -> NDArray[np.int32]:
