@@ -215,6 +215,7 @@ class Instance:
             old_choice=tape.new_choice[:choices].copy(),
             new_choice=np.zeros(choices),
             event_time=tape.event_time[: episode.events].copy(),
+            event_picks=tape.event_picks[: episode.events].copy(),
         )
         return Episode(episode.makespan, episode.state, tape, episode.events)
 

@@ -26,6 +26,7 @@ from gnnsched.collective.decode.state import (
     PICK,
     PROGRESS,
     STARTED,
+    STRAYED,
     TOLERANCE,
     WINDOW,
     State,
@@ -81,18 +82,25 @@ def replay_pass(
     order = np.empty(count, np.int64)
     for i in range(count):
         position[legal[i]] = i
-    alive = count
     picks = 0
     first = st.counter[PICK]
-    while alive > 0:
+    recorded = 0
+    if st.counter[EVENT] <= len(tape.event_picks):
+        recorded = tape.event_picks[st.counter[EVENT] - 1]
+    else:
+        st.counter[STRAYED] += 1
+    for _ in range(recorded):
         path = tape.picks[st.counter[PICK]]
         st.counter[PICK] += 1
         i = position[path]
-        order[picks] = i
         start, rate = opening(pr, st, path)
+        if i < 0 or rate <= 0.0:
+            st.counter[STRAYED] += 1
+            continue
+        order[picks] = i
         chunk = choose_chunk(pr, sc, st, tape, rules, path, rate, rules.allow_none, rng)
+        # Moments that rounding takes apart may close a path that is open once more when its turn comes.
         death[i] = picks
-        alive -= 1
         if chunk != NONE:
             start_transfer(pr, sc, st, tape, rules, path, chunk, start, rate)
             d = pr.target[path]
@@ -100,7 +108,6 @@ def replay_pass(
                 i = position[other]
                 if i >= 0 and death[i] < 0 and not anything_useful(pr, st, rules.guide, other):
                     death[i] = picks
-                    alive -= 1
             for k in range(pr.start[path], pr.start[path + 1]):
                 link = pr.links[k]
                 for n in range(pr.through[link], pr.through[link + 1]):
@@ -108,8 +115,10 @@ def replay_pass(
                     i = position[other]
                     if i >= 0 and death[i] < 0 and opening(pr, st, other)[1] <= 0.0:
                         death[i] = picks
-                        alive -= 1
         picks += 1
+    for i in range(count):
+        if death[i] < 0:
+            death[i] = max(picks - 1, 0)
     learn_picks(tape, legal, features, value, count, death, order, picks, first)
     for i in range(count):
         position[legal[i]] = -1
@@ -176,6 +185,7 @@ def run(
                 for i in range(count):
                     key[i] -= np.log(-np.log(max(rng.random(), 1e-300)))
             order = np.argsort(-key, kind="mergesort")
+            before = st.counter[PICK]
             for i in range(count):
                 path = legal[order[i]]
                 start, rate = opening(pr, st, path)
@@ -188,6 +198,8 @@ def run(
                 chunk = choose_chunk(pr, sc, st, tape, now_rules, path, rate, allow_none, rng)
                 if chunk != NONE:
                     start_transfer(pr, sc, st, tape, rules, path, chunk, start, rate)
+            if rules.mode == RECORD and st.counter[EVENT] <= len(tape.event_picks):
+                tape.event_picks[st.counter[EVENT] - 1] = st.counter[PICK] - before
         if rules.augment:
             augment(pr, sc, st, tape, now_rules, frames, rng)
         made = commit(pr, st, heap)

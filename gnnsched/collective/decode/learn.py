@@ -40,8 +40,8 @@ class Tape(NamedTuple):
     ``new_*``: their log-probabilities when acting and at the last replay. ``d_*``: gradient of the objective
     (to be maximised) with respect to ``Scores``. ``debt`` (H, S, C): gradient with respect to the nearness
     features so far, from which ``d_attention`` is settled. The gradient is the plain sum over decisions.
-    ``event_time``: seconds at which each event's decisions were made; ``advantage``: that of each event's decisions,
-    where it is empty all have the one in ``setting``.
+    ``event_time``: seconds at which each event's decisions were made, ``event_picks``: how many of them are picks;
+    ``advantage``: that of each event's decisions, where it is empty all have the one in ``setting``.
     """
 
     picks: Longs
@@ -58,6 +58,7 @@ class Tape(NamedTuple):
     setting: Floats
     statistic: Floats
     event_time: Floats
+    event_picks: Longs
     advantage: Floats
 
 
@@ -81,6 +82,7 @@ def empty_tape(pr: Problem, decisions: int) -> Tape:
         np.zeros(8),
         np.zeros(STATISTICS),
         np.zeros(decisions),
+        np.zeros(decisions, np.int64),
         np.zeros(0),
     )
 
