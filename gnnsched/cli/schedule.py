@@ -19,9 +19,13 @@ from gnnsched.cli.progress import Progress
 from gnnsched.cli.tables import bandwidth_text, counted, ratio_text, table
 
 if TYPE_CHECKING:
+    from gnnsched.collective.flows import Flows
     from gnnsched.models.policy import Policy
     from gnnsched.planning import Plan
     from gnnsched.topology import Topology
+
+# Chunks per server of each of several jobs, where none are asked for.
+JOBS_CHUNKS = 4
 
 
 @dataclass(frozen=True)
@@ -59,6 +63,9 @@ class Schedule:
     "1ms"}, ...]}, or source and target instead of a path."""
     ready: Annotated[Path | None, arg(metavar="READY.json")] = None
     """Servers that are late: {"ready": [{"server": id, "at": "2ms"}, ...]}."""
+    jobs: Annotated[Path | None, arg(metavar="JOBS.json")] = None
+    """Several AllReduces at once: {"jobs": [{"name": "a", "participants": [id, ...], "message_size": "1GiB", "ready":
+    "3ms"}, ...]}; -o plan.json writes plan-NAME.json for each."""
     json: bool = False
     """Print one JSON object."""
     plot: Annotated[Path | None, arg(metavar="FILE.png")] = None
@@ -80,6 +87,8 @@ class Schedule:
         flows = NO_FLOWS if self.in_flight is None else load_flows(self.in_flight, topology)
         ready = None if self.ready is None else load_ready(self.ready, topology)
         policy = self._policy()
+        if self.jobs is not None:
+            return self._jobs(topology, flows, policy)
         with Progress("planning") as progress:
             progress.say("loading kernels")
             found = plan(
@@ -114,6 +123,27 @@ class Schedule:
                 if written is not None:
                     print(f"written to {written}")
         return 0
+
+    def _jobs(self, topology: "Topology", flows: "Flows", policy: "Policy | None") -> int:
+        from gnnsched.cli.schedule_jobs import schedule_jobs
+        from gnnsched.topology import InputError
+
+        for name in ("participants", "ready", "plot"):
+            if getattr(self, name) is not None:
+                raise InputError(f"--{name}: not with --jobs, whose file says that of each job; leave it out")
+        assert self.jobs is not None
+        return schedule_jobs(
+            topology,
+            self.jobs,
+            flows,
+            JOBS_CHUNKS if self.chunks_per_server == "auto" else self.chunks_per_server,
+            "policy" if self.scheduler == "auto" else self.scheduler,
+            policy,
+            self.samples,
+            self.seed,
+            self.output,
+            self.json,
+        )
 
     def _policy(self) -> "Policy | None":
         """The policy where it is needed, so that torch is not loaded for a ring."""

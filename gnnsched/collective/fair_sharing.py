@@ -5,6 +5,9 @@ max-min fairly: the rates rise together until a link is full, whose transfers ar
 Latency delays arrival only; the links of a path are taken at the same time.
 """
 
+from collections.abc import Sequence
+from typing import Any
+
 import numpy as np
 from numba import njit
 from numpy.typing import NDArray
@@ -20,24 +23,51 @@ def simulate_fair(schedule: Schedule) -> SimulationResult:
     Meant for schedules that ``verify`` accepts; their starts, ends and rates count only in so far as they say
     which data each transfer takes along.
     """
-    schedule = read_only(schedule)
-    t, topology = schedule.transfers, schedule.topology
-    _, feeds, needs, groups = planned_order(schedule)
-    _, delay = path_rates(schedule, topology)
-    start, end = np.zeros(len(t)), np.zeros(len(t))
+    return simulate_fair_together([schedule], [0.0])[0]
+
+
+def simulate_fair_together(schedules: Sequence[Schedule], begins: Sequence[float]) -> list[SimulationResult]:
+    """Times of several jobs on one network, none of which knows of the others, by the rules of ``simulate_fair``.
+
+    ``begins``: moment (s) from which each one's contributions are there.
+    """
+    schedules = [read_only(schedule) for schedule in schedules]
+    topology = schedules[0].topology
+    columns: dict[str, list[NDArray[Any]]] = {
+        name: [] for name in ("links", "length", "size", "delay", "feeds", "needs", "since")
+    }
+    groups = 0
+    for schedule, begin in zip(schedules, begins):
+        t = schedule.transfers
+        _, feeds, needs, count = planned_order(schedule)
+        columns["links"].append(t.path_links)
+        columns["length"].append(np.diff(t.path_start))
+        columns["size"].append(np.full(len(t), schedule.chunk_bytes))
+        columns["delay"].append(path_rates(schedule, topology)[1])
+        columns["feeds"].append(np.where(feeds >= 0, feeds + groups, -1))
+        columns["needs"].append(np.where(needs >= 0, needs + groups, -1))
+        columns["since"].append(np.full(len(t), float(begin)))
+        groups += count
+    joined = {name: np.concatenate(parts) for name, parts in columns.items()}
+    start, end = np.zeros(len(joined["size"])), np.zeros(len(joined["size"]))
     _share(
-        t.path_start,
-        t.path_links,
+        np.concatenate(([0], np.cumsum(joined["length"]))).astype(np.int64),
+        joined["links"],
         topology.bandwidth,
-        schedule.chunk_bytes,
-        delay,
-        feeds,
-        needs,
+        joined["size"],
+        joined["delay"],
+        joined["feeds"],
+        joined["needs"],
         groups,
+        joined["since"],
         start,
         end,
     )
-    return summarise(schedule, topology, start, end, None)
+    cuts = np.cumsum([0] + [len(schedule.transfers) for schedule in schedules])
+    return [
+        summarise(schedule, topology, start[a:b], end[a:b], None)
+        for schedule, a, b in zip(schedules, cuts[:-1], cuts[1:])
+    ]
 
 
 @njit(cache=True)
@@ -76,11 +106,12 @@ def _share(
     path_start: NDArray,
     path_links: NDArray,
     bandwidth: NDArray,
-    chunk_bytes: float,
+    size: NDArray,
     delay: NDArray,
     feeds: NDArray,
     needs: NDArray,
     groups: int,
+    since: NDArray,
     start: NDArray,
     end: NDArray,
 ) -> None:
@@ -94,8 +125,8 @@ def _share(
     begins = np.full(count, np.inf)  # when a transfer's data is there, once known
     for i in range(count):
         if needs[i] < 0:
-            begins[i] = 0.0
-    bytes_left = np.full(count, chunk_bytes)
+            begins[i] = since[i]
+    bytes_left = size.copy()
     rate = np.zeros(count)
     under_way = np.zeros(count, np.bool_)
     done = 0
@@ -117,7 +148,7 @@ def _share(
         for j in active:
             through = now + bytes_left[j] / rate[j]
             bytes_left[j] -= passed * rate[j]
-            if through <= after or bytes_left[j] <= 1e-12 * chunk_bytes:
+            if through <= after or bytes_left[j] <= 1e-12 * size[j]:
                 bytes_left[j] = 0.0
                 under_way[j] = False
                 end[j] = after + delay[j]

@@ -59,6 +59,23 @@ def join_flows(*flows: Flows) -> Flows:
     )
 
 
+def merged(flows: Flows) -> Flows:
+    """The same occupancies as few flows of one link each: what meets at one rate is one flow."""
+    crossing = flows.crossing
+    links, rate = flows.links, flows.rate[crossing]
+    since, until = flows.since[crossing], flows.until[crossing]
+    order = np.lexsort((since, rate, links))
+    links, rate, since, until = links[order], rate[order], since[order], until[order]
+    if not len(links):
+        return NO_FLOWS
+    near = 1e-12 * np.abs(until[np.isfinite(until)]).max(initial=0.0)
+    begins = np.ones(len(links), bool)
+    begins[1:] = (links[1:] != links[:-1]) | (rate[1:] != rate[:-1]) | (np.abs(since[1:] - until[:-1]) > near)
+    first = np.flatnonzero(begins)
+    last = np.append(first[1:], len(links)) - 1
+    return on_links(links[first], rate[first], since[first], until[last])
+
+
 class Taken(NamedTuple):
     """What flows take of m links: of link e, ``rate[k]`` bytes/s from ``time[k]`` (s) on until ``time[k+1]``, for k
     from ``start[e]`` up to ``start[e+1]``; nothing before the first and after the last, whose rate is 0.

@@ -8,8 +8,10 @@ servers that turned out to be late becomes a right one, and phases that were pla
 where links are idle.
 """
 
+from collections.abc import Sequence
 from dataclasses import replace
 from heapq import heappop, heappush
+from typing import Any
 
 import numpy as np
 from numba import njit
@@ -17,7 +19,7 @@ from numpy.typing import NDArray
 
 from gnnsched.collective.flows import most_taken, next_fall, taken_by
 from gnnsched.collective.ordering import group_by_key, read_only
-from gnnsched.collective.schedule import REDUCE, Schedule
+from gnnsched.collective.schedule import REDUCE, Schedule, Transfers
 from gnnsched.collective.simulator import planned_order
 from gnnsched.topology import InputError
 
@@ -35,57 +37,112 @@ def retime(schedule: Schedule, keep: bool, cap: bool, floor: float = 0.05) -> Sc
     Kept and capped, a plan whose surroundings are what it was made for keeps its times. Transfers come back in order
     of their start. Raises InputError where flows without end leave some transfer too little.
     """
-    schedule = read_only(schedule)
-    t, topology = schedule.transfers, schedule.topology
-    if not len(t):
-        return schedule
-    order, feeds, needs, groups = planned_order(schedule)
-    rank = np.empty(len(t), np.int64)
-    rank[order] = np.arange(len(t))
-    ordinary = np.minimum.reduceat(topology.bandwidth[t.path_links], t.path_start[:-1])
-    if cap:
-        ordinary = np.minimum(ordinary, t.rate)
-    latency = np.add.reduceat(topology.latency[t.path_links], t.path_start[:-1])
-    earliest = np.zeros(len(t))
-    if schedule.ready is not None:
-        own = (t.phase == REDUCE) | (t.source == schedule.roots[t.chunk])
-        earliest[own] = schedule.ready[t.source[own]]
-    start, rate = np.full(len(t), np.inf), np.zeros(len(t))
+    return retime_together([schedule], keep, cap, floor)[0]
+
+
+def retime_together(
+    schedules: Sequence[Schedule], keep: bool, cap: bool, floor: float = 0.05
+) -> list[Schedule]:
+    """Several jobs on one network, beside the flows of the first, as ``retime`` does it for one."""
+    schedules = [read_only(schedule) for schedule in schedules]
+    topology = schedules[0].topology
+    parts = [_columns(schedule, cap) for schedule in schedules if len(schedule.transfers)]
+    if not parts:
+        return schedules
+    groups = np.cumsum([0] + [part["groups"] for part in parts])
+    hops = np.cumsum([0] + [len(part["links"]) for part in parts])
+
+    def joined(name: str) -> NDArray[Any]:
+        return np.concatenate([part[name] for part in parts])
+
+    def numbered(name: str) -> NDArray[np.int64]:
+        return np.concatenate(
+            [np.where(part[name] >= 0, part[name] + g, -1) for part, g in zip(parts, groups)]
+        )
+
+    planned = joined("planned")
+    order = np.argsort(planned, kind="stable")
+    rank = np.empty(len(order), np.int64)
+    rank[order] = np.arange(len(order))
+    path_start = np.concatenate([[0], *(part["path_start"][1:] + h for part, h in zip(parts, hops))])
+    links, ordinary, size = joined("links"), joined("ordinary"), joined("size")
+    start, rate = np.full(len(order), np.inf), np.zeros(len(order))
+    usual = max(float((size / ordinary).max()), *(schedule.makespan for schedule in schedules))
     stuck = _retime(
         order,
         rank,
-        t.path_start,
-        t.path_links,
+        path_start.astype(np.int64),
+        links,
         topology.latency,
         topology.bandwidth,
         ordinary,
-        latency,
-        schedule.chunk_bytes,
-        feeds,
-        needs,
-        groups,
-        earliest,
-        *taken_by(schedule.flows, topology.num_links),
+        joined("latency"),
+        size,
+        numbered("feeds"),
+        numbered("needs"),
+        int(groups[-1]),
+        joined("earliest"),
+        *taken_by(schedules[0].flows, topology.num_links),
         keep,
         floor,
-        _SAME_TIME * max(schedule.makespan, float(schedule.chunk_bytes / ordinary.min())),
+        _SAME_TIME * usual,
         start,
         rate,
     )
     if stuck >= 0:
-        link = t.path_links[t.path_start[stuck]]
+        link = links[path_start[stuck]]
         ends = (topology.node_ids[node[link]] for node in (topology.link_source, topology.link_target))
         raise InputError(
-            f"in-flight flows: leave chunk {t.chunk[stuck]} too little of its way over link "
-            f"{' -> '.join(map(str, ends))} for ever; end them or lower their rates"
+            f"in-flight flows: leave a chunk too little of its way over link {' -> '.join(map(str, ends))} for ever; "
+            "end them or lower their rates"
         )
+    result = []
+    first = 0
+    for schedule in schedules:
+        last = first + len(schedule.transfers)
+        own = slice(first, last)
+        result.append(_timed(schedule, start[own], rate[own], rank[own]))
+        first = last
+    return result
+
+
+def _columns(schedule: Schedule, cap: bool) -> dict[str, Any]:
+    """What ``_retime`` needs of one job's transfers."""
+    t, topology = schedule.transfers, schedule.topology
+    _, feeds, needs, groups = planned_order(schedule)
+    ordinary = np.minimum.reduceat(topology.bandwidth[t.path_links], t.path_start[:-1])
+    earliest = np.zeros(len(t))
+    if schedule.ready is not None:
+        own = (t.phase == REDUCE) | (t.source == schedule.roots[t.chunk])
+        earliest[own] = schedule.ready[t.source[own]]
+    return {
+        "planned": t.start,
+        "path_start": t.path_start,
+        "links": t.path_links,
+        "ordinary": np.minimum(ordinary, t.rate) if cap else ordinary,
+        "latency": np.add.reduceat(topology.latency[t.path_links], t.path_start[:-1]),
+        "size": np.full(len(t), schedule.chunk_bytes),
+        "feeds": feeds,
+        "needs": needs,
+        "groups": groups,
+        "earliest": earliest,
+    }
+
+
+def _timed(
+    schedule: Schedule, start: NDArray[np.float64], rate: NDArray[np.float64], rank: NDArray[np.int64]
+) -> Schedule:
+    """The schedule with new times, its transfers in order of their start."""
+    t = schedule.transfers
+    if not len(t):
+        return schedule
+    latency = np.add.reduceat(schedule.topology.latency[t.path_links], t.path_start[:-1])
     # Times that rounding takes apart must not undo the order of equals.
     after = np.lexsort((rank, start))
     lengths = np.diff(t.path_start)[after]
     path_start = np.concatenate(([0], np.cumsum(lengths))).astype(np.int64)
     position = np.arange(path_start[-1]) + np.repeat(t.path_start[:-1][after] - path_start[:-1], lengths)
-    transfers = replace(
-        t,
+    transfers = Transfers(
         phase=t.phase[after],
         chunk=t.chunk[after],
         source=t.source[after],
@@ -127,7 +184,7 @@ def _opening(
     path_links: NDArray,
     latency: NDArray,
     ordinary: NDArray,
-    chunk_bytes: float,
+    size: NDArray,
     head: NDArray,
     following: NDArray,
     ends: NDArray,
@@ -164,7 +221,7 @@ def _opening(
                 taken_rate,
                 e,
                 begin + same_time,
-                begin + chunk_bytes / rate - same_time,
+                begin + size[i] / rate - same_time,
             )
             if most > 0.0:
                 left, _ = _left(e, begin + same_time, head, following, ends, rates, bandwidth)
@@ -209,7 +266,7 @@ def _retime(
     bandwidth: NDArray,
     ordinary: NDArray,
     delay: NDArray,
-    chunk_bytes: float,
+    size: NDArray,
     feeds: NDArray,
     needs: NDArray,
     groups: int,
@@ -275,7 +332,7 @@ def _retime(
             path_links,
             latency,
             ordinary,
-            chunk_bytes,
+            size,
             head,
             following,
             ends,
@@ -290,9 +347,9 @@ def _retime(
         if not starts and own >= floor * ordinary[i]:
             # At less than its ordinary rate only where waiting for more would not end sooner.
             starts = True
-            through = t + chunk_bytes / own
+            through = t + size[i] / own
             moment = change
-            while moment + chunk_bytes / ordinary[i] < through - same_time:
+            while moment + size[i] / ordinary[i] < through - same_time:
                 later, after = _opening(
                     i,
                     moment,
@@ -300,7 +357,7 @@ def _retime(
                     path_links,
                     latency,
                     ordinary,
-                    chunk_bytes,
+                    size,
                     head,
                     following,
                     ends,
@@ -311,7 +368,7 @@ def _retime(
                     taken_rate,
                     same_time,
                 )
-                if later > 0.0 and moment + chunk_bytes / later < through - same_time:
+                if later > 0.0 and moment + size[i] / later < through - same_time:
                     starts = False
                     break
                 moment = after
@@ -327,7 +384,7 @@ def _retime(
         for k in range(path_start[i], path_start[i + 1]):
             e = path_links[k]
             # Bookings that are over come last in the list: cut them off.
-            ends[k] = at + chunk_bytes / own
+            ends[k] = at + size[i] / own
             rates[k] = own
             before = -1
             other = head[e]
@@ -355,7 +412,7 @@ def _retime(
                         heappush(heap, (earliest[j], rank[j]))
         if feeds[i] >= 0:
             g = feeds[i]
-            ready[g] = max(ready[g], t + delay[i] + chunk_bytes / own)
+            ready[g] = max(ready[g], t + delay[i] + size[i] / own)
             missing[g] -= 1
             if missing[g] == 0:
                 for n in range(first[g], first[g + 1]):

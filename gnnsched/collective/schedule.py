@@ -1,14 +1,14 @@
 """A schedule: every transfer of one AllReduce, as columns."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from gnnsched.collective.flows import NO_FLOWS, Flows
+from gnnsched.collective.flows import NO_FLOWS, Flows, merged, on_links
 from gnnsched.topology import Topology
 
 REDUCE = 0
@@ -79,6 +79,20 @@ class Schedule:
     @property
     def chunk_bytes(self) -> float:
         return self.message_bytes / max(1, self.num_chunks)
+
+    def occupancies(self) -> Flows:
+        """What the transfers take of the links, as other traffic sees it: flows of one link each."""
+        t = self.transfers
+        owner = np.repeat(np.arange(len(t)), np.diff(t.path_start))
+        passed = np.concatenate(([0.0], np.cumsum(self.topology.latency[t.path_links])))
+        begin = t.start[owner] + passed[:-1] - passed[t.path_start[:-1]][owner]
+        through = begin + self.chunk_bytes / t.rate[owner]
+        return merged(on_links(t.path_links, t.rate[owner], begin, through))
+
+    def delayed(self, seconds: float) -> "Schedule":
+        """The same schedule so many seconds later; its flows and ready times stay."""
+        t = self.transfers
+        return replace(self, transfers=replace(t, start=t.start + seconds, end=t.end + seconds))
 
     @cached_property
     def makespan(self) -> float:
