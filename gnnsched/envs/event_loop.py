@@ -230,7 +230,8 @@ class EventLoop:
         paths = self.network.paths
         path = np.array([row[0] for row in self.transfers], np.intp)
         chunk = np.array([row[1] for row in self.transfers], np.int32)
-        kept = worth_keeping(chunk, paths.source[path], paths.target[path], self.network.needed)
+        everybody = np.repeat(self.network.needed[:, None], len(self.network.roots), 1)
+        kept = worth_keeping(chunk, paths.source[path], paths.target[path], everybody)
         rows = sorted((row for row, keep in zip(self.transfers, kept) if keep), key=lambda row: row[3])
         path = np.array([row[0] for row in rows], np.intp)
         lengths = np.diff(paths.start)[path]

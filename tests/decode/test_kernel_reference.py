@@ -225,7 +225,7 @@ def test_relays_that_serve_nobody_are_left_out() -> None:
     rows = [(0, 0, 2), (0, 2, 3), (0, 3, 1), (0, 0, 4), (0, 4, 5), (1, 1, 4), (1, 4, 0)]
     chunk, source, target = (np.array(column, np.int32) for column in zip(*rows))
     participant = np.array([True, True, False, False, False, False])
-    kept = worth_keeping(chunk, source, target, participant)
+    kept = worth_keeping(chunk, source, target, np.repeat(participant[:, None], chunk.max() + 1, 1))
     assert kept.tolist() == [True, True, True, False, False, True, True]
 
 

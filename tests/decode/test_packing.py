@@ -23,6 +23,11 @@ from gnnsched.topology.generators import (
 CHUNK = 1e6
 
 
+def there(servers: int, roots: np.ndarray) -> np.ndarray:
+    """Each chunk at its root alone."""
+    return np.arange(servers)[:, None] == roots
+
+
 def packed(
     topology: Topology, per_server: int = 2, seed: int = 0, chunk: float = CHUNK
 ) -> tuple[Paths, np.ndarray, np.ndarray, Trees]:
@@ -33,8 +38,8 @@ def packed(
         paths,
         topology.bandwidth,
         chunk,
-        needs,
-        roots,
+        np.repeat(needs[:, None], len(roots), 1),
+        there(len(needs), roots),
         np.zeros(topology.num_links),
         np.random.default_rng(seed),
     )
@@ -155,7 +160,13 @@ def test_others_work_is_got_out_of_the_way() -> None:
     for taken in (0.0, 1.0):
         others = np.array([taken, 0.0, taken, 0.0])
         trees = pack_trees(
-            paths, topology.bandwidth, CHUNK, np.ones(2, bool), roots, others, np.random.default_rng(0)
+            paths,
+            topology.bandwidth,
+            CHUNK,
+            np.ones((2, 16), bool),
+            there(2, roots),
+            others,
+            np.random.default_rng(0),
         )
         loads.append(trees.load)
     work = CHUNK / 1e9

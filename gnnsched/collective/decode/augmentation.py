@@ -141,7 +141,7 @@ def augment(
     pr: Problem, sc: Scores, st: State, tape: Tape, rules: Rules, frames: Longs, rng: np.random.Generator
 ) -> None:
     """Serve destinations whose in-links stayed idle by rearranging what was started in this event."""
-    servers = len(pr.needs)
+    servers = len(pr.needed)
     st.counter[BUDGET] = EVICTIONS_PER_SERVER * servers
     st.counter[STAMP] += 1
     horizon = st.real[NOW] + st.real[WINDOW]

@@ -203,7 +203,7 @@ def legal_paths(pr: Problem, st: State, guide: float, legal: Longs, features: Fl
     count = 0
     per_path = guide > 0.0 and guide < np.inf
     deadline = st.real[NOW] + st.real[WINDOW] + st.real[TOLERANCE]
-    for d in range(len(pr.needs)):
+    for d in range(len(pr.needed)):
         if st.need[d] == 0:
             continue
         need = np.log((st.need[d] + 1.0) / (st.real[MEAN_NEED] + 1.0))

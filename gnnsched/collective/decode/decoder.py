@@ -8,6 +8,7 @@ from numpy.typing import NDArray
 
 from gnnsched.collective.decode.augmentation import AUGMENTATION_DEPTH, EVICTIONS_PER_SERVER
 from gnnsched.collective.decode.choice import ACT, RECORD, REPLAY, Rules, Scores
+from gnnsched.collective.decode.demand import Demand, all_gather_demand
 from gnnsched.collective.decode.kernel import STOPPED, STUCK, run
 from gnnsched.collective.decode.learn import Tape, empty_tape
 from gnnsched.collective.decode.packing import Trees, pack_trees
@@ -76,7 +77,8 @@ class Instance:
     ``seed`` fixes the packing and the chunks' random priorities of an instance; ``flows`` are in-flight flows.
     ``root``: node index of the server that all chunks come from, C = ``chunks_per_server`` then. ``shape``: made for as
     many chunks, whose trees and paths are taken instead of packing some. ``blind``: the flows are there for the event
-    loop alone, and neither trees nor scores know of them.
+    loop alone, and neither trees nor scores know of them. ``demand``: of C chunks, for other than a whole all-gather;
+    the message is then what these make up.
     """
 
     def __init__(
@@ -90,6 +92,7 @@ class Instance:
         root: int | None = None,
         shape: Shape | None = None,
         blind: bool = False,
+        demand: Demand | None = None,
     ) -> None:
         if chunks_per_server < 1:
             raise InputError(f"chunks per server: {chunks_per_server} is below 1; ask for at least one")
@@ -97,25 +100,32 @@ class Instance:
         if shape is not None:
             paths = shape.paths
         self.paths = candidate_paths(topology) if paths is None else paths
-        self.participants = topology.is_participant[self.paths.nodes]
-        members = np.flatnonzero(self.participants if root is None else self.paths.nodes == root)
-        # Chunk c is rooted at participant c // q.
-        self.roots = np.repeat(members, chunks_per_server).astype(np.int32)
-        self.chunk_bytes = message_bytes / len(self.roots)
+        nodes = self.paths.nodes
+        self.participants = topology.is_participant[nodes]
+        if demand is None:
+            members = topology.participants if root is None else [root]
+            # Chunk c is rooted at participant c // q.
+            demand = all_gather_demand(topology, np.repeat(members, chunks_per_server))
+        self.needed, self.since = demand.needed[nodes], demand.since[nodes]
+        # Where a chunk is first; the least of the servers where it is from the beginning.
+        self.roots = np.argmin(self.since, axis=0).astype(np.int32)
+        self.chunk_bytes = message_bytes / max(1, len(self.roots))
         self.chunks_per_server = chunks_per_server
         self._shaped = shape is not None
         self.flows = NO_FLOWS if blind else flows
         trees = self._pack(seed) if shape is None else shape.trees(self.chunk_bytes)
         self.packed_load = trees.load
-        self.problem: Problem = make_problem(topology, self.paths, self.chunk_bytes, self.roots, trees, flows)
+        self.problem: Problem = make_problem(
+            topology, self.paths, self.chunk_bytes, self.needed, self.since, trees, flows
+        )
 
     def _pack(self, seed: int) -> Trees:
         return pack_trees(
             self.paths,
             self.topology.bandwidth,
             self.chunk_bytes,
-            self.participants,
-            self.roots,
+            self.needed,
+            np.isfinite(self.since),
             self.taken_seconds,
             np.random.default_rng([seed, 1]),
         )
@@ -124,9 +134,8 @@ class Instance:
     def least_end(self) -> float:
         """Seconds that the plan takes at least, as chunks must enter the participants beside the flows."""
         entering = np.zeros(self.topology.num_nodes)
-        entering[self.topology.participants] = len(self.roots) * self.chunk_bytes
-        np.subtract.at(entering, self.paths.nodes[self.roots], self.chunk_bytes)
-        return entry_bound_under(self.topology, np.maximum(entering, 0.0), self.flows)
+        entering[self.paths.nodes] = self.needed.sum(1) * self.chunk_bytes
+        return entry_bound_under(self.topology, entering, self.flows)
 
     @cached_property
     def taken_seconds(self) -> NDArray[np.float64]:
@@ -247,7 +256,7 @@ class Instance:
         problem = self.problem
         if decoding.sharpness != 1.0:
             scores = scores.sharpened(decoding.sharpness)
-        servers, paths = len(problem.needs), len(problem.source)
+        servers, paths = len(problem.needed), len(problem.source)
         budget = EVICTIONS_PER_SERVER * servers
         window = self.decision_window(decoding.window)
         state = new_state(problem, window, decoding.floor, self.time_scale, random, budget)
@@ -273,7 +282,7 @@ class Instance:
             )
         done = np.flatnonzero(state.slot_state == COMMITTED)
         # A relay's arrival matters only by what it sends on, which arrives later.
-        done = done[self.participants[self.paths.target[state.slot_path[done]]]]
+        done = done[self.needed[self.paths.target[state.slot_path[done]], state.slot_chunk[done]]]
         makespan = float(state.slot_end[done].max(initial=0.0))
         return Episode(makespan, state, tape, events)
 
@@ -282,7 +291,7 @@ class Instance:
         slots = np.flatnonzero(state.slot_state == COMMITTED)
         path = state.slot_path[slots]
         kept = worth_keeping(
-            state.slot_chunk[slots], self.paths.source[path], self.paths.target[path], self.participants
+            state.slot_chunk[slots], self.paths.source[path], self.paths.target[path], self.needed
         )
         slots = slots[kept]
         slots = slots[np.lexsort((slots, state.slot_start[slots]))]

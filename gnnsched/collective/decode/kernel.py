@@ -148,11 +148,15 @@ def run(
     """
     pr, sc, st = Problem(*problem), Scores(*scores), State(*state)
     tape, rules = Tape(*choices), Rules(*how)
-    servers = len(pr.needs)
+    servers, chunks = pr.needed.shape
     heap = [(0.0, 0)]
     heap.pop()
-    for c in range(len(pr.root)):
-        announce(pr, sc.attention, st, pr.root[c], c)
+    for c in range(chunks):
+        for s in range(servers):
+            if pr.since[s, c] < np.inf:
+                announce(pr, sc.attention, st, s, c)
+                if pr.since[s, c] > 0.0:
+                    heappush(heap, (pr.since[s, c], -2 - (s * chunks + c)))
     for moment in pr.falls:
         heappush(heap, (moment, -1))
     initial = max(1, st.counter[NEEDED])
@@ -223,6 +227,10 @@ def run(
                     st.holds[pr.target[path], chunk >> 6] |= np.uint64(1) << np.uint64(chunk & 63)
                 for k in range(pr.start[path], pr.start[path + 1]):
                     prune(st, pr.links[k], now)
+            elif item < -1:
+                # A copy that was on its way when planning began.
+                chunk = (-2 - item) % chunks
+                st.holds[(-2 - item) // chunks, chunk >> 6] |= np.uint64(1) << np.uint64(chunk & 63)
             if len(heap) == 0 or heap[0][0] > now + st.real[WINDOW] + st.real[TOLERANCE]:
                 break
             moment, item = heappop(heap)

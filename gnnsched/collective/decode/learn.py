@@ -64,7 +64,7 @@ class Tape(NamedTuple):
 
 def empty_tape(pr: Problem, decisions: int) -> Tape:
     """A tape with room for ``decisions`` choices of each level; 0 where nothing is recorded."""
-    paths, servers = len(pr.source), len(pr.needs)
+    paths, servers = len(pr.source), len(pr.needed)
     learning = decisions > 0
     shape = (paths, len(CHUNK_FEATURES)) if learning else (1, 1)
     return Tape(
@@ -78,7 +78,7 @@ def empty_tape(pr: Problem, decisions: int) -> Tape:
         np.zeros(shape),
         np.zeros(shape),
         np.zeros((NEARNESS_HEADS, servers, servers) if learning else (1, 1, 1)),
-        np.zeros((NEARNESS_HEADS, servers, len(pr.root)) if learning else (1, 1, 1)),
+        np.zeros((NEARNESS_HEADS, servers, pr.needed.shape[1]) if learning else (1, 1, 1)),
         np.zeros(8),
         np.zeros(STATISTICS),
         np.zeros(decisions),

@@ -38,7 +38,7 @@ def book(pr: Problem, sc: Scores, st: State, tape: Tape, rules: Rules, slot: int
     st.arrival[d, chunk] = st.slot_end[slot]
     st.wants[d, chunk >> 6] &= ~(np.uint64(1) << np.uint64(chunk & 63))
     st.need[d] -= 1
-    if pr.needs[d]:
+    if pr.needed[d, chunk]:
         st.counter[NEEDED] -= 1
     st.holders[chunk] += 1
     st.slot_state[slot] = STARTED
@@ -95,7 +95,7 @@ def take_back(pr: Problem, sc: Scores, st: State, tape: Tape, rules: Rules, slot
     st.arrival[d, chunk] = np.inf
     st.wants[d, chunk >> 6] |= np.uint64(1) << np.uint64(chunk & 63)
     st.need[d] += 1
-    if pr.needs[d]:
+    if pr.needed[d, chunk]:
         st.counter[NEEDED] += 1
     st.holders[chunk] -= 1
     st.slot_state[slot] = UNUSED

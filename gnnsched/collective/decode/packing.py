@@ -62,7 +62,7 @@ def _price(path: int, start: Longs, links: Ints, toll: Floats) -> float:
 
 @njit(cache=True)
 def _grow(
-    root: int,
+    there: NDArray[np.bool_],
     source: Ints,
     target: Ints,
     start: Longs,
@@ -78,7 +78,7 @@ def _grow(
     toll: Floats,
     parent: Ints,
 ) -> None:
-    """Prim from ``root`` over all servers; ``parent`` (S,) gets the path into each.
+    """Prim from where the chunk is ``there`` (S,) over all servers; ``parent`` (S,) gets the path into each.
 
     ``delay`` (P,): how much dearer what comes after a path gets by its length.
     """
@@ -88,21 +88,32 @@ def _grow(
     late = np.zeros(servers)
     best = np.full(servers, np.inf)
     best_path = np.full(servers, -1, np.int64)
-    joined[root] = True
-    newest = root
-    for _ in range(servers - 1):
-        for i in range(out[newest], out[newest + 1]):
-            p = out_paths[i]
-            if not joined[target[p]]:
-                cost = _price(p, start, links, toll) * (1.0 + depth[newest] + delay[p])
-                cost += late[newest] + latency[p]
-                if cost < best[target[p]]:
-                    best[target[p]], best_path[target[p]] = cost, p
+    left = 0
+    for s in range(servers):
+        joined[s] = there[s]
+        left += not there[s]
+    newest = 0
+    first = True
+    while left > 0:
+        for s in range(servers) if first else range(newest, newest + 1):
+            if not joined[s]:
+                continue
+            for i in range(out[s], out[s + 1]):
+                p = out_paths[i]
+                if not joined[target[p]]:
+                    cost = _price(p, start, links, toll) * (1.0 + depth[s] + delay[p])
+                    cost += late[s] + latency[p]
+                    if cost < best[target[p]]:
+                        best[target[p]], best_path[target[p]] = cost, p
+        first = False
+        pick = -1
         while True:
             pick = -1
             for d in range(servers):
                 if not joined[d] and best_path[d] >= 0 and (pick < 0 or best[d] < best[pick]):
                     pick = d
+            if pick < 0:
+                break  # nothing leads to the others, which nobody may need
             # Links got dearer since this price was noted: look again before believing it.
             p = best_path[pick]
             s = source[p]
@@ -116,6 +127,9 @@ def _grow(
                     cost = _price(p, start, links, toll) * (1.0 + depth[s] + delay[p]) + late[s] + latency[p]
                     if cost < best[pick]:
                         best[pick], best_path[pick] = cost, p
+        if pick < 0:
+            break
+        left -= 1
         joined[pick] = True
         parent[pick] = best_path[pick]
         p = best_path[pick]
@@ -156,7 +170,7 @@ def _drop_idle_relays(
 
 @borrowing(inline=False)
 def _improve(
-    root: int,
+    there: NDArray[np.bool_],
     first: int,
     source: Ints,
     start: Longs,
@@ -182,10 +196,10 @@ def _improve(
         least = np.inf
         for p in range(into[d], into[d + 1]):
             at = source[p]
-            if at != root and parent[at] < 0:
+            if not there[at] and parent[at] < 0:
                 continue
             depth, late = delay[p], latency[p]
-            while at != root and at != d:
+            while not there[at] and at != d:
                 depth += DEPTH_PRICE + delay[parent[at]]
                 late += latency[parent[at]]
                 at = source[parent[at]]
@@ -224,15 +238,15 @@ def _pack(
     duration: Floats,
     latency: Floats,
     work: Floats,
-    needs: NDArray[np.bool_],
-    roots: Ints,
+    needed: NDArray[np.bool_],
+    there: NDArray[np.bool_],
     taken: Floats,
     order: Longs,
     rounds: int,
     reach: float,
 ) -> tuple[Ints, Floats, Floats, Floats]:
     servers = len(into) - 1
-    chunks = len(roots)
+    chunks = len(needed)
     count = np.zeros(servers + 1, np.int64)
     for p in range(len(source)):
         count[source[p] + 1] += 1
@@ -252,7 +266,7 @@ def _pack(
             toll[e] = work[e] * np.exp(min(STEEPNESS * (load[e] + work[e]) / scale, 600.0))
         if turn < chunks:
             _grow(
-                roots[c],
+                there[c],
                 source,
                 target,
                 start,
@@ -270,9 +284,9 @@ def _pack(
             )
         else:
             _improve(
-                roots[c], turn, source, start, links, into, delay, latency, work, scale, load, toll, parent[c]
+                there[c], turn, source, start, links, into, delay, latency, work, scale, load, toll, parent[c]
             )
-        _drop_idle_relays(needs, source, start, links, work, scale, load, toll, parent[c])
+        _drop_idle_relays(needed[c], source, start, links, work, scale, load, toll, parent[c])
     price = np.zeros(len(source))
     for p in range(len(source)):
         price[p] = _price(p, start, links, toll)
@@ -293,20 +307,22 @@ def pack_trees(
     paths: Paths,
     bandwidth: Floats,
     chunk_bytes: float,
-    needs: NDArray[np.bool_],
-    roots: Ints,
+    needed: NDArray[np.bool_],
+    there: NDArray[np.bool_],
     taken: Floats,
     rng: np.random.Generator,
 ) -> Trees:
-    """One flow tree per chunk over the servers of ``paths``, relays (``needs`` False) only where they serve somebody.
+    """One flow tree per chunk over the servers of ``paths``: from where it is ``there`` (S, C) to where it is
+    ``needed`` (S, C), over others only where they serve somebody.
 
-    ``roots`` (C,) are server numbers; ``taken`` (m,): seconds of work that each link has to do for others;
+    ``taken`` (m,): seconds of work that each link has to do for others;
     ``rng`` shuffles the order in which trees are grown.
     """
     if len(paths.source) == 0:
-        alone = (len(roots), paths.num_servers)
+        alone = (needed.shape[1], paths.num_servers)
         return Trees(np.full(alone, -1, np.int32), np.zeros(alone), np.zeros(0), np.zeros(len(bandwidth)))
-    looks = len(roots) * len(paths.source)
+    chunks = needed.shape[1]
+    looks = chunks * len(paths.source)
     rounds = min(MOST_ROUNDS, max(LEAST_ROUNDS, IMPROVEMENT_LOOKS // looks))
     parent, tail, price, load = _pack(
         paths.source,
@@ -317,10 +333,10 @@ def pack_trees(
         paths.latency + chunk_bytes / paths.rate,
         paths.latency,
         chunk_bytes / bandwidth,
-        needs,
-        np.asarray(roots, np.int32),
+        np.ascontiguousarray(needed.T),
+        np.ascontiguousarray(there.T),
         taken,
-        rng.permutation(len(roots)),
+        rng.permutation(chunks),
         rounds,
         _reach(paths),
     )

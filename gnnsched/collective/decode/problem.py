@@ -46,8 +46,9 @@ NEARNESS_FLOOR = 0.02
 class Problem(NamedTuple):
     """One all-gather to plan: S servers, C chunks of ``chunk_bytes[0]`` bytes, P candidate paths, m links.
 
-    ``bandwidth`` (m,) in bytes/s; ``source`` to ``through_paths`` as in ``Paths``. ``needs`` (S,): must get every
-    chunk (relays need not); ``root`` (C,): server number that has the chunk at time 0. ``log_duration`` (S, S): log
+    ``bandwidth`` (m,) in bytes/s; ``source`` to ``through_paths`` as in ``Paths``. ``needed`` (S, C): must get the
+    chunk (relays need not); ``since`` (S, C): seconds from when on the server has the chunk, inf where it must come
+    first. ``log_duration`` (S, S): log
     of the least seconds for a chunk from one server to another at ordinary rates, inf without a path;
     ``path_log_load`` (P,): log of the shortest-path traffic on the path's links per bandwidth, relative to the
     mean path, ``log_load`` (S, S) its least between servers. ``tree_path``, ``tree_source`` (S, C): the path and the
@@ -69,8 +70,8 @@ class Problem(NamedTuple):
     group_into: NDArray[np.int64]
     through: NDArray[np.int64]
     through_paths: NDArray[np.int32]
-    needs: NDArray[np.bool_]
-    root: NDArray[np.int32]
+    needed: NDArray[np.bool_]
+    since: NDArray[np.float64]
     chunk_bytes: NDArray[np.float64]
     log_duration: NDArray[np.float64]
     log_load: NDArray[np.float64]
@@ -123,11 +124,12 @@ def make_problem(
     topology: Topology,
     paths: Paths,
     chunk_bytes: float,
-    root: NDArray[np.int32],
+    needed: NDArray[np.bool_],
+    since: NDArray[np.float64],
     trees: Trees,
     flows: Flows = NO_FLOWS,
 ) -> Problem:
-    """Put a network's paths, the chunks' roots (server numbers), packed trees and flows in the kernel's form."""
+    """Put a network's paths, who needs and has which chunks, packed trees and flows in the kernel's form."""
     servers = paths.num_servers
     taken = taken_by(flows, topology.num_links)
     duration = paths.latency + chunk_bytes / paths.rate
@@ -152,8 +154,8 @@ def make_problem(
         paths.group_into,
         paths.through,
         paths.through_paths,
-        topology.is_participant[paths.nodes],
-        np.asarray(root, np.int32),
+        needed,
+        since,
         np.array([chunk_bytes]),
         np.log(_pair_minimum(servers, paths.source, paths.target, duration)),
         np.log(_pair_minimum(servers, paths.source, paths.target, path_load)),

@@ -8,19 +8,19 @@ def worth_keeping(
     chunk: NDArray[np.int32],
     source: NDArray[np.int32],
     target: NDArray[np.int32],
-    is_participant: NDArray[np.bool_],
+    needed: NDArray[np.bool_],
 ) -> NDArray[np.bool_]:
-    """Which transfers of a broadcast plan, given as columns (T,), serve a participant in the end; bool (T,).
+    """Which transfers of a broadcast plan, given as columns (T,), serve somebody in the end; bool (T,).
 
-    ``is_participant`` is indexed by ``target``. In the mirrored reduce phase the others would come from
+    ``needed`` is indexed by ``target`` and ``chunk``. In the mirrored reduce phase the others would come from
     relays that have nothing to send.
     """
     kept = np.ones(len(chunk), bool)
-    servers = len(is_participant)
+    servers = len(needed)
     sent = chunk.astype(np.int64) * servers + source
     received = chunk.astype(np.int64) * servers + target
     while True:
-        idle = kept & ~is_participant[target] & ~np.isin(received, sent[kept])
+        idle = kept & ~needed[target, chunk] & ~np.isin(received, sent[kept])
         if not idle.any():
             return kept
         kept &= ~idle

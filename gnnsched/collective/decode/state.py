@@ -105,7 +105,7 @@ def lowest_bit(word: np.uint64) -> int:
 @borrowing()
 def announce(pr: Problem, attention: Floats, st: State, server: int, chunk: int) -> None:
     """Server holds or awaits the chunk: tell everybody what that means to them."""
-    for d in range(len(pr.needs)):
+    for d in range(len(pr.needed)):
         for h in range(NEARNESS_HEADS):
             st.near[h, d, chunk] += attention[h, server, d]
             st.log_near[h, d, chunk] = np.log(NEARNESS_FLOOR + st.near[h, d, chunk])
@@ -116,7 +116,7 @@ def announce(pr: Problem, attention: Floats, st: State, server: int, chunk: int)
 @borrowing()
 def retract(pr: Problem, attention: Floats, st: State, server: int, chunk: int) -> None:
     """Server awaits the chunk no longer: undo ``announce``."""
-    servers = len(pr.needs)
+    servers = len(pr.needed)
     for d in range(servers):
         for h in range(NEARNESS_HEADS):
             # Rounding must not leave less than nothing.
@@ -216,21 +216,20 @@ def new_state(pr: Problem, window: float, floor: float, scale: float, random: Fl
 
     ``random`` (C,): the episode's random priority of each chunk.
     """
-    servers, chunks = len(pr.needs), len(pr.root)
+    servers, chunks = pr.needed.shape
     words = (chunks + 63) // 64
     longest = int(np.diff(pr.start).max()) if len(pr.source) else 1
     slots = servers * chunks + 8
     counts = np.zeros(STRAYED + 1, np.int64)
     counts[FREE] = slots
-    wanted = np.ones((servers, chunks), bool)
-    wanted[pr.root, np.arange(chunks)] = False
+    there = np.isfinite(pr.since)
+    wanted = ~there
     # A relay is worth feeding only where a packed tree runs through it.
     if (pr.tree_path >= 0).any():
-        wanted &= pr.needs[:, None] | (pr.tree_path >= 0)
-    counts[NEEDED] = int(wanted[pr.needs].sum())
-    arrival = np.full((servers, chunks), np.inf)
-    arrival[pr.root, np.arange(chunks)] = 0.0
-    holds, wants = _as_words(arrival == 0.0, words), _as_words(wanted, words)
+        wanted &= pr.needed | (pr.tree_path >= 0)
+    counts[NEEDED] = int((wanted & pr.needed).sum())
+    arrival = pr.since.copy()
+    holds, wants = _as_words(arrival <= 0.0, words), _as_words(wanted, words)
     real = np.zeros(MEAN_NEED + 1)
     real[WINDOW], real[TOLERANCE], real[FLOOR] = window, 1e-10 * scale, floor
     return State(
@@ -238,7 +237,7 @@ def new_state(pr: Problem, window: float, floor: float, scale: float, random: Fl
         holds,
         wants,
         wanted.sum(1).astype(np.int64),
-        np.ones(chunks, np.int64),
+        there.sum(0).astype(np.int64),
         np.log(np.maximum(np.arange(servers + 2), 1) / max(servers, 1)),
         np.zeros((NEARNESS_HEADS, servers, chunks)),
         np.full((NEARNESS_HEADS, servers, chunks), np.log(NEARNESS_FLOOR)),
