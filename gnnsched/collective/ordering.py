@@ -27,6 +27,9 @@ def read_only(schedule: Schedule) -> Schedule:
         return view
 
     columns = {name: frozen(getattr(schedule.transfers, name), kind) for name, kind in _TYPES.items()}
+    aborted = schedule.transfers.aborted
+    if aborted is not None:
+        columns["aborted"] = frozen(aborted, np.bool_)
     return replace(schedule, roots=frozen(schedule.roots, np.int32), transfers=Transfers(**columns))
 
 
@@ -104,6 +107,7 @@ def data_groups(
     target: NDArray,
     start: NDArray,
     end: NDArray,
+    aborted: NDArray,
     order: NDArray,
     roots: NDArray,
     nodes: int,
@@ -113,7 +117,8 @@ def data_groups(
 
     A group is data at one server: the partial sum that the next reduce transfer takes along, the final value
     at a root, or the first copy of a final value elsewhere. It is there when all transfers that feed it have
-    arrived. -1: feeds or needs nothing. Arrivals within ``slack`` after a start count as in time.
+    arrived. -1: feeds or needs nothing; an ``aborted`` one feeds nothing and leaves what it takes along.
+    Arrivals within ``slack`` after a start count as in time.
     """
     first, starts = group_by_key(chunk, order, len(roots))
     ends = starts.copy()
@@ -135,9 +140,12 @@ def data_groups(
                 s = source[sent]
                 if phase[sent] == REDUCE:
                     needs[sent] = partial[s]
-                    partial[s] = -1
+                    if not aborted[sent]:
+                        partial[s] = -1
                 else:
                     needs[sent] = partial[s] if s == roots[c] else copy[s]
+            if aborted[arriving]:
+                continue
             held = partial if phase[arriving] == REDUCE else copy
             if held[target[arriving]] < 0:
                 held[target[arriving]] = groups

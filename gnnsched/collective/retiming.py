@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from gnnsched.collective.flows import most_taken, next_fall, taken_by
 from gnnsched.collective.ordering import group_by_key, read_only
-from gnnsched.collective.schedule import REDUCE, Schedule, Transfers
+from gnnsched.collective.schedule import REDUCE, Schedule, chosen_transfers
 from gnnsched.collective.simulator import planned_order
 from gnnsched.topology import InputError
 
@@ -29,24 +29,36 @@ _WHOLE = 1.0 - 1e-9
 _SAME_TIME = 1e-11
 
 
-def retime(schedule: Schedule, keep: bool, cap: bool, floor: float = 0.05) -> Schedule:
+def retime(
+    schedule: Schedule,
+    keep: bool,
+    cap: bool,
+    floor: float = 0.05,
+    available: NDArray[np.float64] | None = None,
+) -> Schedule:
     """``schedule`` with the earliest times that its order allows beside ``schedule.flows``, after ``schedule.ready``.
 
     ``keep``: on no link does a transfer overtake another; else one goes first where the other has to wait. ``cap``:
     none gets a higher rate than planned. ``floor``: least share of its ordinary rate at which a transfer may start.
     Kept and capped, a plan whose surroundings are what it was made for keeps its times. Transfers come back in order
-    of their start. Raises InputError where flows without end leave some transfer too little.
+    of their start. ``available`` (num_nodes, C): seconds from when on what a server has of a chunk at the beginning is
+    there; None: its own contribution when it is ready. Raises InputError where flows without end leave some transfer
+    too little.
     """
-    return retime_together([schedule], keep, cap, floor)[0]
+    return retime_together([schedule], keep, cap, floor, available)[0]
 
 
 def retime_together(
-    schedules: Sequence[Schedule], keep: bool, cap: bool, floor: float = 0.05
+    schedules: Sequence[Schedule],
+    keep: bool,
+    cap: bool,
+    floor: float = 0.05,
+    available: NDArray[np.float64] | None = None,
 ) -> list[Schedule]:
     """Several jobs on one network, beside the flows of the first, as ``retime`` does it for one."""
     schedules = [read_only(schedule) for schedule in schedules]
     topology = schedules[0].topology
-    parts = [_columns(schedule, cap) for schedule in schedules if len(schedule.transfers)]
+    parts = [_columns(schedule, cap, available) for schedule in schedules if len(schedule.transfers)]
     if not parts:
         return schedules
     groups = np.cumsum([0] + [part["groups"] for part in parts])
@@ -106,13 +118,15 @@ def retime_together(
     return result
 
 
-def _columns(schedule: Schedule, cap: bool) -> dict[str, Any]:
+def _columns(schedule: Schedule, cap: bool, available: NDArray[np.float64] | None) -> dict[str, Any]:
     """What ``_retime`` needs of one job's transfers."""
     t, topology = schedule.transfers, schedule.topology
     _, feeds, needs, groups = planned_order(schedule)
     ordinary = np.minimum.reduceat(topology.bandwidth[t.path_links], t.path_start[:-1])
     earliest = np.zeros(len(t))
-    if schedule.ready is not None:
+    if available is not None:
+        earliest = available[t.source, t.chunk]
+    elif schedule.ready is not None:
         own = (t.phase == REDUCE) | (t.source == schedule.roots[t.chunk])
         earliest[own] = schedule.ready[t.source[own]]
     return {
@@ -139,21 +153,8 @@ def _timed(
     latency = np.add.reduceat(schedule.topology.latency[t.path_links], t.path_start[:-1])
     # Times that rounding takes apart must not undo the order of equals.
     after = np.lexsort((rank, start))
-    lengths = np.diff(t.path_start)[after]
-    path_start = np.concatenate(([0], np.cumsum(lengths))).astype(np.int64)
-    position = np.arange(path_start[-1]) + np.repeat(t.path_start[:-1][after] - path_start[:-1], lengths)
-    transfers = Transfers(
-        phase=t.phase[after],
-        chunk=t.chunk[after],
-        source=t.source[after],
-        target=t.target[after],
-        path_start=path_start,
-        path_links=t.path_links[position],
-        rate=rate[after],
-        start=start[after],
-        end=(start + latency + schedule.chunk_bytes / rate)[after],
-    )
-    return replace(schedule, transfers=transfers)
+    timed = replace(t, rate=rate, start=start, end=start + latency + schedule.chunk_bytes / rate)
+    return replace(schedule, transfers=chosen_transfers(timed, after))
 
 
 @njit(cache=True)

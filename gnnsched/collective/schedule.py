@@ -23,7 +23,9 @@ class Transfers:
     ``phase`` uint8 (REDUCE or BROADCAST), ``chunk`` int32, ``source`` and ``target`` int32 node indices,
     ``path_start`` int64 (T+1,) and ``path_links`` int32: the links of transfer i are
     ``path_links[path_start[i]:path_start[i+1]]`` in travel order; ``rate`` bytes/s; ``start`` and ``end`` in
-    seconds, ``end`` being the arrival (start + path latency + chunk bytes / rate).
+    seconds, ``end`` being the arrival (start + path latency + chunk bytes / rate). ``aborted`` bool: cut short by a
+    failure at ``end``, or lost with the server that it went to; such a transfer delivers nothing, and its source keeps
+    what it sent. None: no transfer is.
     """
 
     phase: NDArray[np.uint8]
@@ -35,6 +37,12 @@ class Transfers:
     rate: NDArray[np.float64]
     start: NDArray[np.float64]
     end: NDArray[np.float64]
+    aborted: NDArray[np.bool_] | None = None
+
+    @property
+    def lost(self) -> NDArray[np.bool_]:
+        """``aborted`` (T,), whether or not some transfer is."""
+        return np.zeros(len(self), bool) if self.aborted is None else self.aborted
 
     def __len__(self) -> int:
         return len(self.chunk)
@@ -51,7 +59,27 @@ def join_transfers(first: Transfers, second: Transfers) -> Transfers:
     names = ("phase", "chunk", "source", "target", "path_links", "rate", "start", "end")
     columns = {name: np.concatenate((getattr(first, name), getattr(second, name))) for name in names}
     path_start = np.concatenate((first.path_start, second.path_start[1:] + first.path_start[-1]))
-    return Transfers(path_start=path_start.astype(np.int64), **columns)
+    lost = np.concatenate((first.lost, second.lost))
+    return Transfers(path_start=path_start.astype(np.int64), **columns, aborted=lost if lost.any() else None)
+
+
+def chosen_transfers(transfers: Transfers, chosen: NDArray[np.integer] | NDArray[np.bool_]) -> Transfers:
+    """Some of the transfers, by number in any order, or by flags."""
+    number = np.flatnonzero(chosen) if chosen.dtype == bool else np.asarray(chosen, np.int64)
+    lengths = np.diff(transfers.path_start)[number]
+    path_start = np.concatenate(([0], np.cumsum(lengths))).astype(np.int64)
+    position = np.arange(path_start[-1]) + np.repeat(
+        transfers.path_start[:-1][number] - path_start[:-1], lengths
+    )
+    names = ("phase", "chunk", "source", "target", "rate", "start", "end")
+    columns = {name: getattr(transfers, name)[number] for name in names}
+    lost = transfers.lost[number]
+    return Transfers(
+        path_start=path_start,
+        path_links=transfers.path_links[position],
+        **columns,
+        aborted=lost if lost.any() else None,
+    )
 
 
 @dataclass(frozen=True, eq=False)
@@ -61,7 +89,8 @@ class Schedule:
     ``roots`` int32 (C,): node index of each chunk's root; every chunk has message_bytes / C bytes.
     ``planner`` says who made it (``{"name": ...}`` and whatever else helps to make it again). ``flows``: in-flight
     flows beside which it runs. ``ready`` (num_nodes,): seconds from when on each server's own contribution is there;
-    None: all from time 0 on.
+    None: all from time 0 on. ``lost``: node indices of participants that failed under way: their contributions need
+    not be in the sums, and they get none.
     """
 
     topology: Topology
@@ -71,6 +100,7 @@ class Schedule:
     planner: Mapping[str, Any] = field(default_factory=dict)
     flows: Flows = NO_FLOWS
     ready: NDArray[np.float64] | None = None
+    lost: tuple[int, ...] = ()
 
     @property
     def num_chunks(self) -> int:
@@ -87,7 +117,10 @@ class Schedule:
         passed = np.concatenate(([0.0], np.cumsum(self.topology.latency[t.path_links])))
         begin = t.start[owner] + passed[:-1] - passed[t.path_start[:-1]][owner]
         through = begin + self.chunk_bytes / t.rate[owner]
-        return merged(on_links(t.path_links, t.rate[owner], begin, through))
+        cut = t.lost[owner]
+        through[cut] = np.minimum(through[cut], t.end[owner][cut])
+        used = through > begin
+        return merged(on_links(t.path_links[used], t.rate[owner][used], begin[used], through[used]))
 
     def delayed(self, seconds: float) -> "Schedule":
         """The same schedule so many seconds later; its flows and ready times stay."""

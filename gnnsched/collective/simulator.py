@@ -58,6 +58,9 @@ def simulate(schedule: Schedule, topology: Topology | None = None) -> Simulation
     )
     rate, delay = path_rates(schedule, network)
     duration = schedule.chunk_bytes / rate
+    cut = t.lost
+    # What was cut short takes its links as long as it did.
+    duration[cut] = np.clip((t.end - t.start - delay)[cut], 0.0, duration[cut])
     start = t.start.copy()
     same_time = _SAME_TIME * schedule.makespan
     taken = taken_by(schedule.flows, network.num_links)
@@ -119,6 +122,7 @@ def planned_order(schedule: Schedule) -> tuple[NDArray[np.int64], NDArray[np.int
         t.target,
         t.start,
         t.end,
+        t.lost,
         order,
         schedule.roots,
         schedule.topology.num_nodes,

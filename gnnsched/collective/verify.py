@@ -6,7 +6,8 @@ holds when it starts. A reduce transfer that finds nothing to take (it comes too
 was sent before and would be counted twice) is a fault. The root has the final value once all N contributions
 are there; from then on it, and every server that a broadcast has reached, may broadcast. A second
 copy of a final value changes nothing and is allowed. Because contributions never overlap, their number per
-server is all that the walk needs to keep.
+server is all that the walk needs to keep. An aborted transfer leaves what it would have taken along where it is. A
+participant that was lost under way need not contribute nor receive.
 """
 
 from dataclasses import dataclass
@@ -73,7 +74,7 @@ def _malformed(schedule: Schedule) -> str | None:
     t, topology = schedule.transfers, schedule.topology
     count = len(t)
     columns: dict[str, NDArray[Any]] = {"phase": t.phase, "source": t.source, "target": t.target}
-    columns |= {"rate": t.rate, "start": t.start, "end": t.end}
+    columns |= {"rate": t.rate, "start": t.start, "end": t.end, "aborted": t.lost}
     for name, column in columns.items():
         if len(column) != count:
             return f"column {name!r} has {len(column)} entries for {count} transfers"
@@ -175,7 +176,8 @@ def _odd_transfer(schedule: Schedule, tolerance: float) -> str | None:
         delay = np.add.reduceat(topology.latency[t.path_links], begins)
         with np.errstate(over="ignore"):
             due = t.start + delay + schedule.chunk_bytes / t.rate
-        note(np.abs(t.end - due) > slack, "its end is not start + path latency + chunk bytes / rate")
+        off = np.where(t.lost, t.end - due, np.abs(t.end - due))
+        note(off > slack, "its end is not start + path latency + chunk bytes / rate")
     if not faults:
         return None
     transfer, why = min(faults, key=lambda fault: fault[0])
@@ -195,6 +197,8 @@ def _overload(schedule: Schedule, tolerance: float) -> str | None:
     )
     begin = t.start[owner] + offset
     end = begin + schedule.chunk_bytes / t.rate[owner]
+    cut = t.lost[owner]
+    end[cut] = np.maximum(begin[cut], np.minimum(end[cut], t.end[owner][cut]))
     rate = t.rate[owner]
     if flows.num_flows:
         # An in-flight flow occupies each of its links like a transfer, one without a number.
@@ -292,13 +296,15 @@ def _wrong_data(schedule: Schedule, tolerance: float) -> str | None:
         t.target,
         t.start,
         t.end,
+        t.lost,
         np.argsort(t.start, kind="stable"),
         schedule.roots,
         topology.is_participant,
+        np.isin(np.arange(topology.num_nodes), schedule.lost),
         np.zeros(topology.num_nodes) if schedule.ready is None else schedule.ready,
         slack,
     )
-    total = len(topology.participants)
+    total = len(topology.participants) - len(set(schedule.lost))
     if fault == _RIGHT:
         return None
     if fault == _EMPTY:
@@ -331,9 +337,11 @@ def _walk_chunks(
     target: NDArray,
     start: NDArray,
     end: NDArray,
+    aborted: NDArray,
     order: NDArray,
     roots: NDArray,
     is_participant: NDArray,
+    failed: NDArray,
     ready: NDArray,
     slack: float,
 ) -> tuple[int, int, int, int]:
@@ -344,25 +352,34 @@ def _walk_chunks(
     nodes = len(is_participant)
     total = 0
     for v in range(nodes):
-        total += is_participant[v]
+        total += is_participant[v] and not failed[v]
     # Participants in the order in which their contributions are there.
     late = np.argsort(ready, kind="mergesort")
-    held = np.empty(nodes, np.int64)  # contributions that wait at each server
+    held = np.empty(
+        nodes, np.int64
+    )  # contributions that wait at each server, of those that must be in the sum
+    other = np.empty(nodes, np.int64)  # ... and of failed servers, which may be in it
     final = np.empty(nodes, np.bool_)
     carried = np.zeros(len(chunk), np.int64)  # contributions that each reduce transfer takes along
+    carried_other = np.zeros(len(chunk), np.int64)
     for c in range(len(roots)):
         root = roots[c]
         for v in range(nodes):
             held[v] = 0
+            other[v] = 0
             final[v] = False
         i, j, k = first[c], first[c], 0
         while True:
             moment = np.inf if i == first[c + 1] else start[starts[i]] + slack
             while k < nodes and ready[late[k]] <= moment:
-                held[late[k]] += is_participant[late[k]]
+                if failed[late[k]]:
+                    other[late[k]] += is_participant[late[k]]
+                else:
+                    held[late[k]] += is_participant[late[k]]
                 k += 1
             if held[root] == total:
                 final[root] = True
+                other[root] = 0
                 held[root] = 0  # reducing a final value once more would count it twice
             if j == first[c + 1]:
                 break
@@ -370,8 +387,11 @@ def _walk_chunks(
             if i == first[c + 1] or end[ends[j]] <= start[starts[i]] + slack:
                 transfer = ends[j]
                 j += 1
+                if aborted[transfer]:
+                    continue
                 if phase[transfer] == REDUCE:
                     held[target[transfer]] += carried[transfer]
+                    other[target[transfer]] += carried_other[transfer]
                 else:
                     final[target[transfer]] = True
                 continue
@@ -381,16 +401,16 @@ def _walk_chunks(
             if phase[transfer] == BROADCAST:
                 if not final[s]:
                     return _NOT_FINAL, c, transfer, held[s]
-            elif held[s] == 0:
+            elif held[s] + other[s] == 0:
                 return _EMPTY, c, transfer, 0
-            else:
-                carried[transfer] = held[s]
-                held[s] = 0
+            elif not aborted[transfer]:
+                carried[transfer], carried_other[transfer] = held[s], other[s]
+                held[s], other[s] = 0, 0
         if not final[root]:
             for v in range(nodes):
                 if held[v] > 0 and v != root:
                     return _STRANDED, c, v, held[v]
         for v in range(nodes):
-            if is_participant[v] and not final[v]:
+            if is_participant[v] and not final[v] and not failed[v]:
                 return _MISSING, c, v, 0
     return _RIGHT, -1, -1, 0
