@@ -117,7 +117,7 @@ def data_groups(
 
     A group is data at one server: the partial sum that the next reduce transfer takes along, the final value
     at a root, or the first copy of a final value elsewhere. It is there when all transfers that feed it have
-    arrived. -1: feeds or needs nothing; an ``aborted`` one feeds nothing and leaves what it takes along.
+    arrived. -1: feeds or needs nothing; an ``aborted`` one neither.
     Arrivals within ``slack`` after a start count as in time.
     """
     first, starts = group_by_key(chunk, order, len(roots))
@@ -138,10 +138,11 @@ def data_groups(
                 sent = starts[i]
                 i += 1
                 s = source[sent]
+                if aborted[sent]:
+                    continue
                 if phase[sent] == REDUCE:
                     needs[sent] = partial[s]
-                    if not aborted[sent]:
-                        partial[s] = -1
+                    partial[s] = -1
                 else:
                     needs[sent] = partial[s] if s == roots[c] else copy[s]
             if aborted[arriving]:

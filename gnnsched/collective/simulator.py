@@ -231,7 +231,8 @@ def _replay(
                 if p > first[e] and begin[p - 1] > at + same_time:
                     at = begin[p - 1]
                 limit = bandwidth[e] * (1 + 1e-9) - rate[i]
-                while True:
+                # What was cut short before it got here takes nothing.
+                while duration[i] > 0.0:
                     # Flows that begin while the transfer is under way count from its start on.
                     load = most_taken(
                         taken_start, taken_time, taken_rate, e, at + same_time, at + duration[i] - same_time

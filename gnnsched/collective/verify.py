@@ -398,12 +398,14 @@ def _walk_chunks(
             transfer = starts[i]
             i += 1
             s = source[transfer]
+            if aborted[transfer]:
+                continue  # what it takes along stays where it is, and a failed source takes its data with it
             if phase[transfer] == BROADCAST:
                 if not final[s]:
                     return _NOT_FINAL, c, transfer, held[s]
             elif held[s] + other[s] == 0:
                 return _EMPTY, c, transfer, 0
-            elif not aborted[transfer]:
+            else:
                 carried[transfer], carried_other[transfer] = held[s], other[s]
                 held[s], other[s] = 0, 0
         if not final[root]:

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from gnnsched.collective.decode.choice import Scores
 from gnnsched.collective.decode.decoder import Episode, Instance, Stopped
+from gnnsched.collective.decode.demand import Demand
 from gnnsched.collective.decode.paths import Paths, candidate_paths
 from gnnsched.collective.decode.shapes import Shape
 from gnnsched.collective.flows import NO_FLOWS, Flows
@@ -37,6 +38,10 @@ class PathCache:
         if known is None:
             known = self._paths[id(topology)] = (topology, candidate_paths(topology))
         return known[1]
+
+    def put(self, topology: Topology, paths: Paths) -> None:
+        """Have ``paths`` stand for the candidate paths of ``topology``."""
+        self._paths[id(topology)] = (topology, paths)
 
     def shape(self, name: str, topology: Topology, chunks_per_server: int, root: int | None = None) -> Shape:
         """The shape ``name`` on ``topology``; the same object when asked again."""
@@ -79,7 +84,10 @@ class Half(Generic[Judged]):
 
 @dataclass(frozen=True)
 class Halves:
-    """How the halves of one AllReduce are sampled; see ``schedule_with`` for the arguments."""
+    """How the halves of one AllReduce are sampled; see ``schedule_with`` for the arguments.
+
+    ``packing_rounds``: as of ``Instance``.
+    """
 
     sampler: Sampler
     message_bytes: float
@@ -91,6 +99,7 @@ class Halves:
     root: int | None = None
     shape: str | None = None
     optional: bool = False
+    packing_rounds: int | None = None
 
     def draw(
         self,
@@ -98,10 +107,12 @@ class Halves:
         judge: Callable[[Instance, Episode], tuple[float, Judged]],
         enough: float,
         flows: Flows = NO_FLOWS,
+        demand: Demand | None = None,
     ) -> Half[Judged]:
         """The sample of an all-gather on ``network`` beside ``flows`` that ``judge`` gives the least value (s).
 
-        Sampling ends at a value of at most ``enough``. Raises Stopped where an optional plan ran out of time.
+        Sampling ends at a value of at most ``enough``. ``demand``: instead of a whole all-gather, of chunks of
+        ``message_bytes`` each. Raises Stopped where an optional plan ran out of time.
         """
         own_paths = None if self.shape is not None else self.paths.of(network)
         packings = self.sampler.packings
@@ -121,7 +132,7 @@ class Halves:
             if trees not in made:
                 instance = Instance(
                     network,
-                    self.message_bytes,
+                    self.message_bytes * (1 if demand is None else demand.since.shape[1]),
                     self.chunks_per_server,
                     self.seed * PACKINGS + sample % packings,
                     own_paths,
@@ -131,6 +142,8 @@ class Halves:
                     if isinstance(trees, str)
                     else None,
                     blind=self.sampler.blind,
+                    demand=demand,
+                    packing_rounds=self.packing_rounds,
                 )
                 made[trees] = instance, self.sampler.scores(instance, sample)
             instance, scores = made[trees]

@@ -72,7 +72,7 @@ def _one_sample(schedule: Schedule) -> Sampled:
     return Sampled(schedule, makespan, makespan)
 
 
-def _sampler(name: str, policy: "Policy | None") -> Sampler:
+def sampler_of(name: str, policy: "Policy | None") -> Sampler:
     """How a decoded scheduler draws its samples."""
     if name != "policy":
         return _DECODED[name]
@@ -121,7 +121,7 @@ def schedule_with(
     if len(topology.participants) == 1:
         schedule = classical_schedule("ring", topology, message_bytes, chunks_per_server)
         return _one_sample(replace(schedule, planner={"name": name, "seed": seed}))
-    sampler = replace(_sampler(name, policy), shape=shape)
+    sampler = replace(sampler_of(name, policy), shape=shape)
     sampling = Halves(
         sampler,
         message_bytes,

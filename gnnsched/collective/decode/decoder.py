@@ -11,7 +11,7 @@ from gnnsched.collective.decode.choice import ACT, RECORD, REPLAY, Rules, Scores
 from gnnsched.collective.decode.demand import Demand, all_gather_demand
 from gnnsched.collective.decode.kernel import STOPPED, STUCK, run
 from gnnsched.collective.decode.learn import Tape, empty_tape
-from gnnsched.collective.decode.packing import Trees, pack_trees
+from gnnsched.collective.decode.packing import MOST_ROUNDS, Trees, pack_trees
 from gnnsched.collective.decode.paths import Paths, candidate_paths
 from gnnsched.collective.decode.problem import PATH_FEATURES, Problem, make_problem
 from gnnsched.collective.decode.relays import worth_keeping
@@ -78,7 +78,8 @@ class Instance:
     ``root``: node index of the server that all chunks come from, C = ``chunks_per_server`` then. ``shape``: made for as
     many chunks, whose trees and paths are taken instead of packing some. ``blind``: the flows are there for the event
     loop alone, and neither trees nor scores know of them. ``demand``: of C chunks, for other than a whole all-gather;
-    the message is then what these make up.
+    the message is then what these make up. ``packing_rounds``: how often trees are improved at most, None for as often
+    as is worth it.
     """
 
     def __init__(
@@ -93,6 +94,7 @@ class Instance:
         shape: Shape | None = None,
         blind: bool = False,
         demand: Demand | None = None,
+        packing_rounds: int | None = None,
     ) -> None:
         if chunks_per_server < 1:
             raise InputError(f"chunks per server: {chunks_per_server} is below 1; ask for at least one")
@@ -113,13 +115,13 @@ class Instance:
         self.chunks_per_server = chunks_per_server
         self._shaped = shape is not None
         self.flows = NO_FLOWS if blind else flows
-        trees = self._pack(seed) if shape is None else shape.trees(self.chunk_bytes)
+        trees = self._pack(seed, packing_rounds) if shape is None else shape.trees(self.chunk_bytes)
         self.packed_load = trees.load
         self.problem: Problem = make_problem(
             topology, self.paths, self.chunk_bytes, self.needed, self.since, trees, flows
         )
 
-    def _pack(self, seed: int) -> Trees:
+    def _pack(self, seed: int, rounds: int | None) -> Trees:
         return pack_trees(
             self.paths,
             self.topology.bandwidth,
@@ -128,6 +130,7 @@ class Instance:
             np.isfinite(self.since),
             self.taken_seconds,
             np.random.default_rng([seed, 1]),
+            MOST_ROUNDS if rounds is None else rounds,
         )
 
     @cached_property

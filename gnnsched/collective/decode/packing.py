@@ -311,11 +311,12 @@ def pack_trees(
     there: NDArray[np.bool_],
     taken: Floats,
     rng: np.random.Generator,
+    most_rounds: int = MOST_ROUNDS,
 ) -> Trees:
     """One flow tree per chunk over the servers of ``paths``: from where it is ``there`` (S, C) to where it is
     ``needed`` (S, C), over others only where they serve somebody.
 
-    ``taken`` (m,): seconds of work that each link has to do for others;
+    ``taken`` (m,): seconds of work that each link has to do for others; ``most_rounds``: of improvement;
     ``rng`` shuffles the order in which trees are grown.
     """
     if len(paths.source) == 0:
@@ -323,7 +324,7 @@ def pack_trees(
         return Trees(np.full(alone, -1, np.int32), np.zeros(alone), np.zeros(0), np.zeros(len(bandwidth)))
     chunks = needed.shape[1]
     looks = chunks * len(paths.source)
-    rounds = min(MOST_ROUNDS, max(LEAST_ROUNDS, IMPROVEMENT_LOOKS // looks))
+    rounds = min(most_rounds, max(LEAST_ROUNDS, IMPROVEMENT_LOOKS // looks))
     parent, tail, price, load = _pack(
         paths.source,
         paths.target,
