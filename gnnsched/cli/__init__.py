@@ -16,6 +16,7 @@ from gnnsched.cli.embed import Embed
 from gnnsched.cli.evaluate import Evaluate
 from gnnsched.cli.partition import Partition
 from gnnsched.cli.referee import Simulate, Verify
+from gnnsched.cli.replan import Replan
 from gnnsched.cli.schedule import Schedule
 from gnnsched.cli.topology import Topology
 from gnnsched.cli.train import Train
@@ -23,6 +24,7 @@ from gnnsched.cli.train import Train
 Command = (
     Annotated[Topology, subcommand("topology")]
     | Annotated[Schedule, subcommand("schedule")]
+    | Annotated[Replan, subcommand("replan")]
     | Annotated[Verify, subcommand("verify")]
     | Annotated[Simulate, subcommand("simulate")]
     | Annotated[Train, subcommand("train")]

@@ -75,11 +75,14 @@ def _judged(topology_file: NetworkFile, schedule_file: ScheduleFile) -> tuple["S
 
 def simulation_facts(schedule: "Schedule", result: "SimulationResult") -> dict[str, Any]:
     """What ``simulate --json`` prints; bandwidths in bytes/s, times in seconds, links in the topology's order."""
+    import numpy as np
+
     from gnnsched.collective.bounds import algorithm_bandwidth, bounds, bus_bandwidth
     from gnnsched.topology.network import portable_id
 
     topology = schedule.topology
-    bound = bounds(topology, schedule.message_bytes, 0.0, schedule.flows, schedule.ready).bound_s
+    left = topology.with_participants(np.setdiff1d(topology.participants, schedule.lost))
+    bound = bounds(left, schedule.message_bytes, 0.0, schedule.flows, schedule.ready).bound_s
     ids = [portable_id(node) for node in topology.node_ids]
     links = [
         {"source": ids[s], "target": ids[d], "bandwidth_Bps": bandwidth, "busy_s": busy}

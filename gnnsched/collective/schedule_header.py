@@ -42,6 +42,7 @@ class Header(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     planner: dict[str, Any]
     in_flight: list[InFlight] = []
     ready_s: list[tuple[Any, float]] = []
+    lost: list[Any] = []
 
 
 def header_of(schedule: Schedule, ids: Sequence[object]) -> dict[str, Any]:
@@ -90,6 +91,8 @@ def _surroundings(schedule: Schedule, ids: Sequence[object]) -> dict[str, Any]:
         ]
     if ready is not None and ready.any():
         found["ready_s"] = [[ids[node], float(ready[node])] for node in np.flatnonzero(ready).tolist()]
+    if schedule.lost:
+        found["lost"] = [ids[node] for node in schedule.lost]
     return found
 
 

@@ -8,14 +8,15 @@ The JSON object (units are SI; links are directed; ``end_s`` is the arrival)::
      "links": [[source id, target id, bytes/s, seconds], ...],
      "transfers": {"phase": ["reduce" | "broadcast", ...], "chunk": [int, ...], "source": [id, ...],
                    "target": [id, ...], "path": [[index into links, ...], ...], "rate_Bps": [number, ...],
-                   "start_s": [number, ...], "end_s": [number, ...]},
+                   "start_s": [number, ...], "end_s": [number, ...], "aborted": [bool, ...]},
      "in_flight": [{"path": [index into links, ...], "rate_Bps": number, "since_s": number, "until_s": number | null},
                    ...],
      "ready_s": [[id, number], ...],
      "planner": {"name": str, ...}}
 
 ``in_flight``: flows beside which the schedule runs (null: without end), ``ready_s``: servers whose own contribution is
-there late only; both may be left out.
+there late only, ``lost``: ids of participants that failed under way; all may be left out. ``aborted``: transfers that
+delivered nothing, as a failure cut them short at ``end_s`` or they went to a server that was lost; absent: none.
 
 Loading checks that the file can be read as a schedule of the topology at hand. Whether the schedule is right
 is for ``verify`` to say: a file with wrong times or missing transfers loads.
@@ -25,6 +26,7 @@ import io
 import os
 import zipfile
 import zlib
+from dataclasses import replace
 from itertools import chain, pairwise
 from pathlib import Path
 from typing import Any, Literal
@@ -68,6 +70,7 @@ class _Columns(msgspec.Struct, forbid_unknown_fields=True):
     rate_Bps: list[float]
     start_s: list[float]
     end_s: list[float]
+    aborted: list[bool] | None = None
 
 
 class _File(Header, forbid_unknown_fields=True, kw_only=True):
@@ -96,6 +99,8 @@ def dump_schedule(schedule: Schedule, path: str | os.PathLike[str]) -> None:
             "start_s": transfers.start.tolist(),
             "end_s": transfers.end.tolist(),
         }
+        if transfers.aborted is not None:
+            header["transfers"]["aborted"] = transfers.aborted.tolist()
         content = _encode(header, Path(path))
         write_atomically(path, lambda stream: stream.write(content))
         return
@@ -112,6 +117,8 @@ def dump_schedule(schedule: Schedule, path: str | os.PathLike[str]) -> None:
         "start": transfers.start,
         "end": transfers.end,
     }
+    if transfers.aborted is not None:
+        columns["aborted"] = transfers.aborted
     write_atomically(path, lambda stream: np.savez_compressed(stream, **columns))  # type: ignore[arg-type]
 
 
@@ -160,7 +167,7 @@ def _read_json(path: Path, content: bytes, topology: Topology) -> Schedule:
     columns = file.transfers
     count = len(columns.phase)
     for name in _Columns.__struct_fields__:
-        if len(getattr(columns, name)) != count:
+        if getattr(columns, name) is not None and len(getattr(columns, name)) != count:
             raise InputError(
                 f"{path}: transfers.{name} has {len(getattr(columns, name))} entries and transfers.phase "
                 f"{count}; give one per transfer in every column"
@@ -178,6 +185,7 @@ def _read_json(path: Path, content: bytes, topology: Topology) -> Schedule:
         np.array(columns.rate_Bps, np.float64),
         np.array(columns.start_s, np.float64),
         np.array(columns.end_s, np.float64),
+        None if columns.aborted is None else np.array(columns.aborted, bool),
     )
     return _finish(path, file, topology, roots, link_map, transfers)
 
@@ -189,6 +197,7 @@ def _read_npz(path: Path, content: bytes, topology: Topology) -> Schedule:
             if missing:
                 raise InputError(f"{path}: not a schedule: array {missing[0]!r} is missing; write it again")
             columns = {name: archive[name] for name in _NPZ_KINDS}
+            aborted = archive["aborted"] if "aborted" in archive.files else None
     except InputError:
         raise
     except _NPZ_DAMAGE:
@@ -196,6 +205,8 @@ def _read_npz(path: Path, content: bytes, topology: Topology) -> Schedule:
     for name, kind in _NPZ_KINDS.items():
         if columns[name].ndim != 1 or columns[name].dtype.kind not in kind:
             raise InputError(f"{path}: array {name!r} is no column of the right kind; write the file again")
+    if aborted is not None and (aborted.dtype != bool or aborted.shape != columns["phase"].shape):
+        raise InputError(f"{path}: array 'aborted' is no column of the right kind; write the file again")
     _check_format(path, columns["header"].tobytes())
     try:
         file = msgspec.json.decode(columns["header"].tobytes(), type=Header)
@@ -228,6 +239,7 @@ def _read_npz(path: Path, content: bytes, topology: Topology) -> Schedule:
         columns["rate"].astype(np.float64),
         columns["start"].astype(np.float64),
         columns["end"].astype(np.float64),
+        aborted,
     )
     return _finish(path, file, topology, roots, link_map, transfers)
 
@@ -258,19 +270,10 @@ def _finish(
         if len(odd):
             raise InputError(f"{path}: transfers.{name}[{odd[0]}] is {column[odd[0]]}; give a finite number")
     matched = link_map[transfers.path_links] if len(link_map) else transfers.path_links
-    transfers = Transfers(
-        transfers.phase,
-        transfers.chunk,
-        transfers.source,
-        transfers.target,
-        transfers.path_start,
-        matched,
-        transfers.rate,
-        transfers.start,
-        transfers.end,
-    )
+    transfers = replace(transfers, path_links=matched)
     flows, ready = read_surroundings(path, file, topology, link_map)
-    return Schedule(topology, file.message_bytes, roots, transfers, file.planner, flows, ready)
+    lost = tuple(sorted(indices(path, "lost", file.lost, id_index(topology)).tolist()))
+    return Schedule(topology, file.message_bytes, roots, transfers, file.planner, flows, ready, lost)
 
 
 def _check_format(path: Path, content: bytes) -> None:

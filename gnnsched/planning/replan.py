@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 from scipy.sparse import csr_array
 from scipy.sparse.csgraph import connected_components, shortest_path
 
+from gnnsched.collective.bounds import latency_bound, rs_ag_bound
 from gnnsched.collective.decode.decoder import Episode, Instance
 from gnnsched.collective.decode.demand import Demand
 from gnnsched.collective.decode.paths import candidate_paths, paths_of
@@ -73,6 +74,31 @@ def replan(
 
     Raises InputError where the network is cut in two, and where a server takes a contribution with it for good.
     """
+    progress, dead_links, lost = _state(schedule, failure)
+    if progress.gone.any() and not failure.exclude_lost:
+        topology = schedule.topology
+        names = ", ".join(repr(topology.node_ids[node]) for node in failure.servers)
+        left = len(topology.participants) - len(lost)
+        raise InputError(
+            f"server {names}: takes its contribution to {int(progress.gone.sum())} of {schedule.num_chunks} chunks "
+            f"with it; the sum of the other {left} servers can still be made: --exclude-lost"
+        )
+    return _Rest(schedule, failure, progress, dead_links, lost).planned(scheduler, policy, samples, seed)
+
+
+def bound_of_rest(schedule: Schedule, failure: Failure) -> tuple[int, float]:
+    """Chunks that are not finished at the failure, and the least seconds of a fresh AllReduce of them on what is left.
+
+    By reduce-scatter and then all-gather, as ``rs_ag_bound``; servers that lost their way to the others do not count.
+    """
+    rest = _Rest(schedule, failure, *_state(schedule, failure))
+    count = len(rest.unfinished)
+    seconds = rs_ag_bound(rest.network, schedule.chunk_bytes * count) if count else 0.0
+    return count, max(seconds, latency_bound(rest.network)) if count and seconds < np.inf else 0.0
+
+
+def _state(schedule: Schedule, failure: Failure) -> tuple[Progress, NDArray[np.bool_], tuple[int, ...]]:
+    """How far the schedule has come, the links that are dead, and the participants that are lost by now."""
     topology = schedule.topology
     if not (np.isfinite(failure.moment) and failure.moment >= 0.0):
         raise InputError(f"--at: {failure.moment} s is no moment from 0 on; give one such as 1.5ms")
@@ -84,14 +110,7 @@ def replan(
     cut_links[list(failure.slower)] = True
     progress = progress_at(schedule, failure.moment, cut_links, dead_nodes)
     lost = tuple(sorted({*schedule.lost, *np.flatnonzero(dead_nodes & topology.is_participant).tolist()}))
-    if progress.gone.any() and not failure.exclude_lost:
-        names = ", ".join(repr(topology.node_ids[node]) for node in failure.servers)
-        left = len(topology.participants) - len(lost)
-        raise InputError(
-            f"server {names}: takes its contribution to {int(progress.gone.sum())} of {schedule.num_chunks} chunks "
-            f"with it; the sum of the other {left} servers can still be made: --exclude-lost"
-        )
-    return _Rest(schedule, failure, progress, dead_links, lost).planned(scheduler, policy, samples, seed)
+    return progress, dead_links, lost
 
 
 class _Rest:
@@ -185,12 +204,13 @@ class _Rest:
             cut = ~reach[np.ix_(sources, missing)].any(0)
             stuck = ~reach[holders, roots[i]] if not self.ended[i] else np.zeros(len(holders), bool)
             if cut.any() or stuck.any():
-                lonely = int(missing[np.argmax(cut)]) if cut.any() else int(holders[np.argmax(stuck)])
                 sizes = np.bincount(part[members])
+                outside = members[part[members] != np.argmax(sizes)].tolist() or [int(roots[i])]
+                names = ", ".join(repr(network.node_ids[node]) for node in outside[:3])
+                more = f" and {len(outside) - 3} more" if len(outside) > 3 else ""
                 raise InputError(
-                    f"topology {network.name}: the failure cuts {network.node_ids[lonely]!r} off from others that it "
-                    f"needs or that need it; the largest part of the network that can still sum has "
-                    f"{int(sizes.max())} of {len(members)} servers"
+                    f"topology {network.name}: the failure cuts {names}{more} off from others, one way at least; the "
+                    f"largest part of the network that can still sum has {int(sizes.max())} of {len(members)} servers"
                 )
 
     def _suffix(
