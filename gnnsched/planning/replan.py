@@ -228,7 +228,7 @@ class _Rest:
         empty = Schedule(network, schedule.chunk_bytes * count, roots, Transfers.none(), {}, flows)
         per_server = max(1, round(schedule.num_chunks / len(schedule.topology.participants)))
         sampling = Halves(
-            sampler_of(scheduler, policy),
+            sampler_of(scheduler, policy).without_shapes(),
             schedule.chunk_bytes,
             per_server,
             samples,

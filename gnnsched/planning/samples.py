@@ -71,6 +71,7 @@ class Sampler:
     ``score``: scores of an instance. ``learned``: its samples differ in kind; else the first takes the best choice
     each time and the others break its ties at random. ``packings``: how many tree packings the samples go round.
     ``shape``: name of the ``Shape`` that all samples follow instead of packings. ``blind``: as of ``Instance``.
+    ``kinds``: those of a learned scorer's samples, in turn.
     """
 
     score: Callable[[Instance], Scores]
@@ -79,10 +80,18 @@ class Sampler:
     packings: int = PACKINGS
     shape: str | None = None
     blind: bool = False
+    kinds: tuple[SampleKind, ...] = LEARNED_SAMPLES
+
+    def without_shapes(self) -> "Sampler":
+        """The same for what is no whole all-gather from equal shares of roots, which known shapes are made for."""
+        return replace(self, kinds=tuple(kind for kind in self.kinds if kind.shape is None))
+
+    def _kind(self, sample: int) -> SampleKind:
+        return self.kinds[sample % len(self.kinds)]
 
     def trees(self, sample: int) -> int | str:
         """What guides the sample: the number of a tree packing or the name of a shape."""
-        shape = kind_of(sample).shape if self.learned else self.shape
+        shape = self._kind(sample).shape if self.learned else self.shape
         return sample % self.packings if shape is None else shape
 
     def scores(self, instance: Instance, sample: int) -> Scores:
@@ -103,7 +112,7 @@ class Sampler:
             # A shape's order leaves no port idle by itself: who waits for an arrival falls out of step.
             own = replace(TREES_AUGMENTED, window=0.0, augment=transfers <= MOST_AUGMENTED)
         else:
-            own = kind_of(sample).decoding(self.decoding) if self.learned else self.decoding
+            own = self._kind(sample).decoding(self.decoding) if self.learned else self.decoding
         if not self.learned:
             own = replace(own, sample=own.sample or sample > 0)
         return instance.decode(scores, own, np.random.default_rng([seed, sample]), stop=stop)
@@ -112,4 +121,4 @@ class Sampler:
         """Those of the samples' ``values`` whose kind a plan of one sample has."""
         if not self.learned:
             return values
-        return values[[kind_of(sample) == LEARNED_SAMPLES[0] for sample in range(len(values))]]
+        return values[[self._kind(sample) == self.kinds[0] for sample in range(len(values))]]
